@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.figures import Figure
@@ -14,6 +15,7 @@ from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Call, Principal
 from retinue.core.record import AgentRecord, Hints, Listing, Skill
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard, new_trace
+from retinue.mesh.permissions import AgentView, decide_listings
 from retinue.policies.decision import Engine
 from retinue.policies.gate import Gate
 from retinue.policies.policy_set import load_policies
@@ -58,6 +60,9 @@ def measure() -> list[Figure]:
         spent_ms, stall_ms = _measure_list(count)
         figures.append(Figure(f"list of {TOOLS} tools, {count} policies, first time", spent_ms, "ms"))
         figures.append(Figure("  longest slice of 100 tools", stall_ms, "ms", target=20))
+    spent_ms, stall_ms = asyncio.run(_measure_conditions())
+    figures.append(Figure(f"list of {TOOLS} tools, each with conditions of its own", spent_ms, "ms"))
+    figures.append(Figure("  longest time before others run", stall_ms, "ms", target=20))
     return figures
 
 
@@ -121,6 +126,30 @@ def _measure_list(count: int) -> tuple[float, float]:
             shown(listing, skill)
         slices.append(time.process_time() - started)
     return sum(slices) * 1000, max(slices) * 1000
+
+
+async def _measure_conditions() -> tuple[float, float]:
+    """Milliseconds of the decisions about a list of which each tool has a rule, and before others run."""
+    texts = [
+        f'@id("p{number}") forbid(principal, action == Retinue::Action::"list", '
+        f'resource == Retinue::Skill::"bank/tool-{number}") when {{ resource.version == "{number}" }};'
+        for number in range(TOOLS)
+    ]
+    shown = Gate(Engine(load_policies({"p.cedar": "\n".join(texts)}))).filter_lists(ANN)
+    listing, times = make_listing(skills=TOOLS), [time.process_time()]
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(0)
+            times.append(time.process_time())
+
+    looking = asyncio.create_task(look())
+    started = time.process_time()
+    await decide_listings(AgentView(frozenset(), (), shown), [listing])
+    spent_s = time.process_time() - started
+    looking.cancel()
+    longest_s = max(after - before for before, after in pairwise(times))
+    return spent_s * 1000, longest_s * 1000
 
 
 def _measure(work: Callable[[], object], runs: int) -> float:

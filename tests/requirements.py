@@ -215,4 +215,5 @@ REQUIREMENTS: dict[str, Requirement] = {
     "T-14": Requirement("a large result is kept once, as an artifact of which the model reads parts"),
     "T-15": Requirement("older turns are condensed before the window of the model is full, and recorded"),
     "T-16": Requirement("a run begins with what was said in its session, which its caller alone reads"),
+    "T-17": Requirement("text and calls of a run reach who watches it at any process on its database, live"),
 }

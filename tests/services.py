@@ -21,7 +21,7 @@ _LISTENING = re.compile(r"listening on (127\.0\.0\.1:\d+)")
 
 def get_program(name: str) -> str:
     """The path of a program that a test needs; where it is missing CI fails and a laptop skips, loudly."""
-    return _require(shutil.which(name), name)
+    return _require(shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin"), name)
 
 
 def get_library(name: str) -> str:

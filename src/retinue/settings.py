@@ -54,6 +54,7 @@ from retinue.settings_tables import (
     OwnersHints,
     PartsTable,
     PolicyTable,
+    ReceiptsTable,
     RegistryTable,
     RoutingTable,
     RunTable,
@@ -128,6 +129,7 @@ class Settings(_Sources):
     audit: AuditTable = AuditTable()
     history: HistoryTable = HistoryTable()
     exam: ExamTable = ExamTable()
+    receipts: ReceiptsTable = ReceiptsTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()

@@ -218,6 +218,7 @@ class TimeoutTable(_Table):
     door_s: float = Field(60.0, gt=0)
     agent_call_s: float = Field(30.0, gt=0)
     drain_s: float = Field(30.0, ge=0)
+    leave_s: float = Field(0.0, ge=0)
     registry_s: float = Field(10.0, gt=0)
     probe_s: float = Field(2.0, gt=0)
 
@@ -287,6 +288,19 @@ class ExamTable(_Table):
     calls: int = Field(5, ge=1, le=100)
     timeout_s: float = Field(10.0, gt=0, le=300)
     dollars: float = Field(0.05, ge=0)
+
+
+class ReceiptsTable(_Table):
+    """``[receipts]``: whose receipts count, and whether this hub issues own ones.
+
+    ``trust`` has names of ``retinue keys trust``; None = all of them, () = nobody, and nothing is fetched.
+    """
+
+    publish: bool = False
+    trust: tuple[str, ...] | None = None
+    max_age_days: float = Field(30.0, ge=1, le=365)
+    every_s: float = Field(21_600.0, ge=60)
+    publish_every_s: float = Field(86_400.0, ge=60)
 
 
 class EndpointTable(_Table):

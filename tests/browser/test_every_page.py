@@ -62,7 +62,8 @@ async def test_approvals_and_policies_with_long_arguments_have_no_barrier_and_ar
 
     approval = await asyncio.to_thread(order)
     owner, axe = (retinue_home / "keys" / "owner.token").read_text().strip(), read_axe()
-    paths = ("/", "/ui/approvals", f"/ui/approvals/{approval}", "/ui/policies", "/ui/calls")
+    draft = "/ui/policies/draft"
+    paths = ("/", "/ui/approvals", f"/ui/approvals/{approval}", "/ui/policies", draft, "/ui/calls")
     for scheme, width in (("light", 1280), ("dark", 360)):
         async with open_page(browser, color_scheme=scheme, viewport={"width": width, "height": 740}) as page:
             await sign_in(page, running.url, owner)
@@ -72,6 +73,14 @@ async def test_approvals_and_policies_with_long_arguments_have_no_barrier_and_ar
                 assert await page.evaluate(BROKEN_WORDS) == [], f"{path} at {width}"
                 wide = await page.evaluate("() => document.documentElement.scrollWidth")
                 assert wide <= width, f"{path} is {wide} pixels wide at {width}"
+            if width == 1280:
+                # the order that was asked about is replayed while the draft is typed
+                await page.goto(f"{running.url}{draft}")
+                closed = POLICY.replace('@effect("approve")', "").replace('@id("', '@id("closed-')
+                await page.get_by_label("Cedar").fill(closed)
+                await expect(page.locator("#checked")).to_contain_text("1 denied")
+                await page.get_by_label("Cedar").press_sequentially(" forbid(")
+                await expect(page.locator("#checked")).to_contain_text("not Cedar")
             if width == 360:
                 await page.goto(f"{running.url}/ui/approvals/{approval}")
                 await page.get_by_role("button", name="Approve").click()

@@ -157,7 +157,7 @@ READS = frozenset(
         "policy remove",
     }
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
-    | {"history", "wishes"}
+    | {"history", "wishes", "receipts"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}

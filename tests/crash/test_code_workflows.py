@@ -116,6 +116,8 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
         settings.write_text(stored)
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served, token)
+            # the killed hub had announced the code, until the next one has taken its lease over
+            wait_until(lambda: "missing_code" in hub.show(), "the code is missed")
             shown = hub.show()
             assert (shown["status"], shown["missing_code"][:14]) == ("running", "flows.py:five ")
             hub.kill()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,6 +19,7 @@ import orjson
 import pytest
 import urllib3
 
+from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import RunRecord
 from tests.crash.test_nodes import looking_at
 from tests.crash.test_thinking import (
@@ -30,11 +32,13 @@ from tests.crash.test_thinking import (
     check_calls,
     open_storage,
 )
-from tests.crash.test_thinking_victims import CALLS, HUB, REQUESTS
-from tests.processes.running import program, wait_until
+from tests.crash.test_thinking_victims import CALLS, FROZEN_S, HUB, REQUESTS
+from tests.processes.running import Program, program, wait_until
 from tests.requirements import requirement
 
 RESEARCHER = "researcher.md"
+GoOn = Callable[[], None]
+"""Lets a call go on that stays."""
 TEXT = """\
 ---
 name: researcher
@@ -237,3 +241,121 @@ async def test_the_answer_is_that_of_an_undisturbed_call_in_whichever_call_a_pro
             assert reply.get("result") == str(SUM), (call, reply)
             check_run(await end_newest_run(database, tmp_path))
             check_calls(agents.take_log(), repeated=TOOLS)
+
+
+@dataclass
+class Frozen:
+    """One call of the researcher in which one process after the other is frozen, and thaws later."""
+
+    agents: ThinkingAgents
+    database: str
+    folder: Path
+    programs: ExitStack
+    hub: Program
+    worker: Program | None = None
+
+    async def reach(self, call: str) -> None:
+        await asyncio.to_thread(wait_until, partial(self.agents.has_passed, f"begin {call}"), call)
+
+    async def freeze_agent(self, name: str, call: str, go_on: GoOn) -> None:
+        """Freeze an agent in a call, longer than a lease; then the call goes on."""
+        await self.reach(call)
+        self.agents.send(name, signal.SIGSTOP)
+        go_on()
+        await asyncio.sleep(FROZEN_S)
+        self.agents.send(name, signal.SIGCONT)
+
+    async def freeze_hub(self, call: str, go_on: GoOn) -> None:
+        """Freeze the hub in a call until a worker has taken its run over."""
+        await self.reach(call)
+        if self.worker is None:
+            self.worker = self.programs.enter_context(program("worker", cwd=self.folder))
+            await asyncio.to_thread(self.worker.wait_for, "worker on")
+        await self._freeze(self.hub, go_on)
+
+    async def freeze_worker(self, call: str, go_on: GoOn) -> None:
+        """Freeze the worker in a call until the hub has taken its run over."""
+        await self.reach(call)
+        assert self.worker is not None
+        await self._freeze(self.worker, go_on)
+
+    async def _freeze(self, node: Program, go_on: GoOn) -> None:
+        async with looking_at(self.database, self.folder) as runs, asyncio.timeout(ENDS_WITHIN_S):
+            run = (await runs.list_all())[0].id
+            before = await count_resumptions(runs, run)
+            node.send(signal.SIGSTOP)
+            while await count_resumptions(runs, run) == before:
+                await asyncio.sleep(0.05)
+        go_on()
+        node.send(signal.SIGCONT)
+
+
+async def count_resumptions(runs: Runs, run: str) -> int:
+    return sum(event.kind == "run_resumed" for event in await runs.list_events(run))
+
+
+@requirement("T-01")
+@requirement("T-09")
+@pytest.mark.timeout(180)
+async def test_the_caller_gets_its_answer_whoever_is_frozen_in_its_loop(
+    tmp_path: Path, retinue_home: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's process, the tool's, the agent's own, the hub, and the worker that went on for it."""
+    monkeypatch.setenv("RETINUE_RUNS__LEASE_S", str(LEASE_S))
+    with running(tmp_path) as agents, ExitStack() as programs:
+        points = ("complete 1", "add 11", "complete 2", "add 31", "complete 5")
+        go_on = {call: agents.stay_at(call).unlink for call in points}
+        hub = programs.enter_context(program(*HUB, cwd=tmp_path))
+        hub.url_in("hub at")
+        frozen = Frozen(agents, database, tmp_path, programs, hub)
+        asking = await begin(agents, retinue_home, "complete 1")
+        await frozen.freeze_agent("thinker", "complete 1", go_on["complete 1"])
+        await frozen.freeze_agent("adder", "add 11", go_on["add 11"])
+        await frozen.freeze_agent(RESEARCHER, "complete 2", go_on["complete 2"])
+        await frozen.freeze_hub("add 31", go_on["add 31"])
+        await frozen.freeze_worker("complete 5", go_on["complete 5"])
+        reply = await asking
+        assert reply.get("result") == str(SUM), reply
+        check_run(await end_newest_run(database, tmp_path))
+        # the call and the request in which hub and worker were frozen
+        check_calls(agents.take_log(), repeated=2)
+
+
+@requirement("T-01")
+@pytest.mark.crash
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("victim", ["thinker", "adder", RESEARCHER, "hub", "worker"])
+@pytest.mark.parametrize("storage", ["sqlite", "postgres"])
+async def test_the_answer_is_that_of_an_undisturbed_call_in_whichever_call_a_process_is_frozen(
+    storage: str,
+    victim: str,
+    tmp_path: Path,
+    retinue_home: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database, environment = open_storage(storage, retinue_home, request)
+    for name, value in {**environment, "RETINUE_RUNS__LEASE_S": str(LEASE_S)}.items():
+        monkeypatch.setenv(name, value)
+    with running(tmp_path) as agents, ExitStack() as programs:
+        hub = programs.enter_context(program(*HUB, cwd=tmp_path))
+        hub.url_in("hub at")
+        frozen = Frozen(agents, database, tmp_path, programs, hub)
+        for number, call in enumerate([*REQUESTS[1:], *CALLS]):
+            begins, go_on = agents.stay_at("complete 0").unlink, agents.stay_at(call).unlink
+            asking = await begin(
+                agents, retinue_home, "complete 0", key=f"k-{number}", prompt=f"Add {number}"
+            )
+            if victim == "worker":
+                await frozen.freeze_hub("complete 0", begins)
+                await frozen.freeze_worker(call, go_on)
+            else:
+                begins()
+                if victim == "hub":
+                    await frozen.freeze_hub(call, go_on)
+                else:
+                    await frozen.freeze_agent(victim, call, go_on)
+            reply = await asking
+            assert reply.get("result") == str(SUM), (call, reply)
+            check_run(await end_newest_run(database, tmp_path))
+            check_calls(agents.take_log(), repeated=2 if victim == "worker" else 1)

@@ -105,6 +105,28 @@ async def test_the_owner_sees_what_each_policy_has_decided_and_others_see_no_fil
         assert (reply.result["policies"], b"own.cedar" in reply.body) == (["ask-first"], has_file)
 
 
+async def test_a_draft_is_replayed_over_the_calls_that_were_made_and_only_for_the_owner(site: Site) -> None:
+    owner, member = f"Bearer {site.system.state.owner_token()}", site.token("mesh", name="eve")
+    await site.wire.call(site.hub.url, "list_agents", {})
+    draft = '@id("shut") @reason("<b>") forbid(principal, action == Retinue::Action::"call", resource);'
+    entries = {"text": draft, "since": "1h", "current": "1", "action": "check"}
+    page = "/ui/policies/draft"
+    assert (await site.read(page, member)).status == 403
+    assert (await site.submit(page, entries, member, **OWN)).status == 403
+    async with asyncio.timeout(WAIT_S):  # rows of the audit come soon after their calls
+        while "1 denied" not in (shown := (await site.submit(page, entries, owner, **OWN)).body.decode()):
+            await asyncio.sleep(0.02)
+    assert "3 policies" in shown
+    assert "retinue/list_agents" in shown
+    assert "<b>" not in shown
+    alone = (await site.submit(page, {"text": draft, "action": "check"}, owner, **OWN)).body.decode()
+    assert "1 policy," in alone
+    broken = (await site.submit(page, {**entries, "text": "forbid("}, owner, **OWN)).body.decode()
+    assert "draft.cedar: not Cedar" in html.unescape(broken)
+    assert "forbid(" in broken
+    assert page in (await site.read("/ui/policies", owner)).body.decode()
+
+
 async def test_many_approvals_come_in_pages_and_the_first_to_expire_stands_first(site: Site) -> None:
     store = await site.hub.process.get(LazyRuns).open_approvals()
     for number in range(300):

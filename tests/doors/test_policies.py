@@ -1,7 +1,7 @@
-"""Policies over every endpoint: a forbidden skill never runs, and the answer names the policy and why.
+"""Policies of a mesh that runs: what they bind, how files are loaded, and what the owner is told.
 
-A way is one entry of ``WAYS``: how a caller asks for a refund. Each is asked of a mesh whose policies forbid
-the skill, and of one whose policies let a person decide.
+A way is one entry of ``WAYS`` or ``DIRECT``: how a caller asks for a refund. The tests of
+``test_policy_matrix`` ask on each of them.
 """
 
 from __future__ import annotations
@@ -171,14 +171,10 @@ async def test_a_policy_allows_what_it_does_not_forbid(system: System, wire: Wir
     assert b"refunds are closed (no-refunds)" in (await WAYS["MCP of the hub"](bank)).body
 
 
-async def test_a_forbidden_skill_runs_on_no_way_and_the_answer_names_the_policy(
+async def test_the_error_of_a_forbidden_call_names_its_policies_for_programs(
     system: System, wire: Wire
 ) -> None:
     bank = await open_bank(system, wire, DENY)
-    for name, ask in {**WAYS, **DIRECT}.items():
-        reply = await ask(bank)
-        assert bank.refunds == [], name
-        assert b"refunds are closed (no-refunds)" in reply.body, (name, reply.body)
     error = (await WAYS["/execute of the hub"](bank)).error
     assert error["code"] == -33003
     assert error["data"] == {
@@ -209,51 +205,6 @@ async def answer(bank: Bank, approval: str, verdict: str, comment: str = "") -> 
     return await bank.wire.call(bank.hub.url, "answer_approval", asked, **owner)
 
 
-async def test_a_call_that_needs_a_person_runs_once_after_a_yes_on_every_way(
-    system: System, wire: Wire
-) -> None:
-    bank = await open_bank(system, wire, ASK, durable=True)
-    for name, ask in WAYS.items():
-        if name == "a step of a workflow" or "A2A" in name:
-            continue  # they wait: test_run_approvals, test_asking_clients
-        bank.refunds.clear()
-        refused = await ask(bank)
-        assert bank.refunds == [], name
-        assert b"a person pays (ask-first)" in refused.body, (name, refused.body)
-        approval = read_approval(refused)
-        assert read_approval(await ask(bank)) == approval, name  # the same question, not another one
-        assert (await answer(bank, approval, "yes")).result["state"] == "approved"
-        done = await ask(bank)
-        assert bank.refunds == [900], (name, done.body)
-        again = await ask(bank)
-        assert bank.refunds == [900], (name, again.body)
-        assert read_approval(again) != approval, name
-
-
-async def test_a_limit_counts_the_calls_of_all_ways_together(system: System, wire: Wire) -> None:
-    limit = f'@id("few") @reason("pay slowly") @effect("limit") @limit("3 per hour") forbid({ON_REFUNDS});'
-    bank = await open_bank(system, wire, limit, durable=True)
-    for number, (name, ask) in enumerate(WAYS.items()):
-        reply = await ask(bank)
-        assert len(bank.refunds) == min(number + 1, 3), name
-        is_limited = b"bank/refund is limited to 3 per hour: pay slowly (few)" in reply.body
-        assert is_limited == (number >= 3), (name, reply.body)
-    error = (await WAYS["/execute of the hub"](bank)).error
-    assert error["data"]["type"] == "busy"
-    assert 3_500 < error["data"]["retry_after_s"] <= 3_600
-
-
-async def test_a_masked_result_leaves_on_no_way(system: System, wire: Wire) -> None:
-    masks = f'@id("mask") @effect("redact") @results("/none") forbid({ON_REFUNDS});'
-    bank = await open_bank(system, wire, masks)
-    for name, ask in {**WAYS, **DIRECT}.items():
-        bank.refunds.clear()
-        reply = await ask(bank)
-        assert bank.refunds == [900], name
-        assert b"withheld" in reply.body, (name, reply.body)
-        assert b"refunded" not in reply.body, (name, reply.body)
-
-
 async def test_policies_and_clients_read_the_hints_of_the_owner(system: System, wire: Wire) -> None:
     hints = {"bank/refund": {"destructive": True}, "bank/balance": {"read_only": False}}
     table = system.settings.hub.model_copy(update={"hints": hints})
@@ -272,16 +223,6 @@ async def test_policies_and_clients_read_the_hints_of_the_owner(system: System, 
     annotations = {tool["name"]: tool.get("annotations", {}) for tool in tools if "bank" in tool["name"]}
     assert annotations["bank__refund"]["destructiveHint"] is True
     assert not annotations["bank__balance"].get("readOnlyHint")
-
-
-async def test_a_process_that_keeps_no_approvals_sends_its_callers_to_the_hub(
-    system: System, wire: Wire
-) -> None:
-    bank = await open_bank(system, wire, ASK)
-    for name, ask in DIRECT.items():
-        reply = await ask(bank)
-        assert bank.refunds == [], name
-        assert b"needs the approval of a person, and this process cannot ask" in reply.body, name
 
 
 async def test_a_yes_counts_for_the_same_caller_arguments_and_policies_only(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
+import pytest
+
 from retinue.authoring.agent import Agent
+from retinue.policies.lists import ListDecisions
 from retinue.web.issued_tokens import TokenFile
 from tests.doors.test_policies import Bank, open_bank
-from tests.mcp.clients import sessionless
+from tests.mcp.clients import connect, sessionless
 from tests.system import Reply, System, Wire
 
 POLICIES = """
@@ -70,6 +74,10 @@ async def list_everywhere(bank: Bank, token: str) -> dict[str, Reply]:
     asked, asked_headers = sessionless("tools/list", {})
     url = f"{bank.bank.url}/mcp"
     replies["tools/list of the agent"] = await wire.post(url, asked, **asked_headers, **headers)
+    for path in ("/mcp", "/agents/bank/mcp"):
+        async with connect(f"{hub}{path}", "legacy", authorization=token) as client:
+            listing = await client.list_tools()
+        replies[f"tools/list of {path}, 2025-11-25"] = Reply(200, {}, str(listing).encode())
     search = {"query": {"text": "pays money back"}, "federation": "none"}
     replies["ARD search"] = await wire.post(f"{hub}/search", search, **headers)
     return replies
@@ -110,3 +118,27 @@ async def test_published_cards_are_shown_whole_or_not_at_all(system: System, wir
             assert (await wire.get(url, authorization=token)).status == (200 if name == "bob" else 404)
     assert manifests["ann"] == []
     assert {"agents/bank", "agents/clerk"} <= set(manifests["bob"])
+
+
+async def test_lists_of_tools_are_decided_before_they_are_made(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making: list[str] = []
+    ask = ListDecisions._ask
+
+    def note(self: ListDecisions, *facts: Any) -> bool:
+        making.append(
+            "made" if any("_make" in frame.name for frame in traceback.extract_stack()) else "before"
+        )
+        return ask(self, *facts)
+
+    monkeypatch.setattr(ListDecisions, "_ask", note)
+    text = '@id("writes") forbid(principal, action == Retinue::Action::"list", resource) '
+    bank = await open_bank(system, wire, text + 'when { resource.name == "refund" };')
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    token = TokenFile(system.state.keys).issue(("mesh",), name="ann")[1]
+    asked, headers = sessionless("tools/list", {})
+    reply = await wire.post(f"{bank.hub.url}/mcp", asked, **headers, authorization=f"Bearer {token}")
+    assert b"bank__balance" in reply.body
+    assert b"bank__refund" not in reply.body
+    assert set(making) == {"before"}

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+from mcp.shared.exceptions import MCPError
+
 from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
 from tests.doors.test_policies import read_approval, write_policies
-from tests.mcp.clients import read_result, sessionless
+from tests.mcp.clients import connect, read_result, sessionless
 from tests.mcp.upstream.library_server import LISTED, Library, serve_library
 from tests.system import Hub, Reply, Served, System, Wire
 
 KEY = "ghp_" + "a1B2" * 9
+DAY = {"day": "monday"}
 
 
 @dataclass(slots=True)
@@ -48,6 +53,14 @@ def make_notes(reads: list[str]) -> Agent:
     async def complete_day(value: str) -> list[str]:
         reads.append(value)
         return [KEY]
+
+    @notes.skill(expose=True)
+    async def read_by_mcp(kind: str, ctx: Context) -> Any:
+        """Reads from itself as an MCP server."""
+        async with ctx.mcp("notes") as server:
+            if kind == "resource":
+                return await server.read_text("notes://monday")
+            return str(await server.get_prompt("summarise", DAY))
 
     @notes.skill(expose=True)
     async def write(text: str) -> str:
@@ -112,6 +125,14 @@ async def test_what_a_policy_forbids_is_read_on_no_way(system: System, wire: Wir
         policy = "no-lib" if "lib" in str((url, params)) or way.endswith("own name") else "no-notes"
         assert f"is denied: closed ({policy})" in reply.body.decode(), (way, reply.body)
         assert read_result(reply.body)["error"]["data"]["type"] == "policy_denied", way
+    for url in (desk.notes.url, f"{desk.hub.url}/agents/notes"):
+        async with connect(f"{url}/mcp", "legacy") as client:
+            for asking in (client.read_resource("notes://monday"), client.get_prompt("summarise", DAY)):
+                with pytest.raises(MCPError, match=r"closed \(no-notes\)"):
+                    await asking
+    for kind in ("resource", "prompt"):
+        reply = await wire.call(desk.notes.url, "read_by_mcp", {"kind": kind})
+        assert "closed (no-notes)" in reply.error["message"], reply.body
     assert desk.reads == []
     subscribed = await desk.ask(f"{desk.hub.url}/agents/notes", "resources/subscribe", uri="notes://monday")
     assert b"is denied: closed (no-notes)" in subscribed.body
@@ -179,3 +200,34 @@ async def test_guards_look_at_what_is_read(system: System, wire: Wire) -> None:
         reply = await desk.ask(url, method, **params)
         assert KEY.encode() not in reply.body
         assert b"[key]" in reply.body, (kind, reply.body)
+
+
+async def test_a_prompt_whose_name_looks_like_a_uri_is_completed_as_a_prompt(
+    system: System, wire: Wire
+) -> None:
+    write_policies(
+        system, '@id("no-prompts") forbid(principal, action == Retinue::Action::"prompt", resource);'
+    )
+    notes, seen = Agent("notes", version="1.0.0"), list[str]()
+
+    @notes.prompt("daily:sum/up", expose=True)
+    async def sum_up(day: str) -> str:
+        return day
+
+    @notes.completes("daily:sum/up", "day")
+    async def complete_day(value: str) -> list[str]:
+        seen.append(value)
+        return ["monday"]
+
+    served = await system.start_agent(notes)
+    replies = {}
+    for kind, key in (("prompt", "name"), ("resource", "uri")):
+        ref = {"type": f"ref/{kind}", key: "daily:sum/up"}
+        asked, headers = sessionless(
+            "completion/complete", {"ref": ref, "argument": {"name": "day", "value": "m"}}
+        )
+        replies[kind] = (await wire.post(f"{served.url}/mcp", asked, **headers)).body
+    assert b"is denied: no-prompts" in replies["prompt"]
+    # nothing else of this name is completed instead
+    assert b"monday" not in replies["resource"]
+    assert seen == []

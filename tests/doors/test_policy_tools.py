@@ -52,8 +52,12 @@ async def test_a_client_connected_with_a_profile_sees_in_its_list_what_asks_a_pe
     for _ in range(2):  # the second time nothing changes
         connected = await run("connect", "claude", "--policy", "ask-before-writes")
         assert connected.exit_code == 0, connected.output
+    kept = await run("connect", "claude")  # a person who connects again takes nothing away
+    assert "Claude Code keeps ask-before-writes" in kept.output
+    assert (await run("connect", "claude", "--stdio")).exit_code == 2
     assert [token.name for token in TokenFile(system.state.keys).list_all()] == ["claude"]
     entry = orjson.loads((tmp_path / ".claude.json").read_bytes())["mcpServers"]["retinue"]
+    assert "rtn_" in entry["headers"]["Authorization"]
     bank.hub.process.get(LoadedPolicies).reload()
 
     async with connect(entry["url"], authorization=entry["headers"]["Authorization"]) as client:
@@ -69,6 +73,12 @@ async def test_a_client_connected_with_a_profile_sees_in_its_list_what_asks_a_pe
         assert (await run("approvals", "approve", approval)).exit_code == 0
         await client.call_tool("bank__refund", {"amount": 3})
         assert bank.refunds == [3]
+    dropped = await run("connect", "claude", "--policy", "none")
+    assert "removed policy ask-before-writes of token:claude" in dropped.output
+    assert TokenFile(system.state.keys).list_all() == ()
+    entry = orjson.loads((tmp_path / ".claude.json").read_bytes())["mcpServers"]["retinue"]
+    assert entry["headers"]["Authorization"] == f"Bearer {system.state.local_token()}"
+    assert [file.name for file in (system.state.root / "policies").glob("*claude.cedar")] == []
 
 
 async def test_what_was_called_is_replayed_against_other_policies_and_suggests_its_own(

@@ -109,6 +109,8 @@ HUB_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("show_history", {}),
     ("list_wishes", {}),
     ("forget_history", {}),
+    ("show_receipts", {}),
+    ("publish_receipts", {}),
     ("map_agents", {}),
     ("refresh_agents", {}),
     ("query_capabilities", {"query_type": "summary"}),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,10 @@ from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.policies.decision import Engine
 from retinue.policies.gate import Gate
 from retinue.policies.policy_set import load_policies
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.tables.approvals import ApprovalTable
+from retinue.workflows.durable.tables.call_counts import CallCountTable
+from retinue.workflows.durable.tables.signals import SignalTable
 from tests.mesh.scripted import (
     FakeClock,
     ScriptedInvoker,
@@ -32,6 +38,7 @@ from tests.mesh.scripted import (
     unreachable,
 )
 from tests.policies.test_gate import BOB
+from tests.workflows.implementations import make_database
 
 ASK = '@id("ask") @reason("a person plans") @effect("approve") forbid(principal, action, resource);'
 
@@ -290,3 +297,48 @@ async def test_the_kept_outcome_of_a_repetition_names_the_sources_of_the_first_c
     for outcome in outcomes:
         assert outcome.usage is not None
         assert outcome.usage[SOURCES] == sources
+
+
+async def test_two_hubs_on_one_database_use_a_yes_once_and_count_together(tmp_path: Path) -> None:
+    shutil.copy(await make_database(), tmp_path / "runs.db")
+    hubs: list[Mesh] = []
+    databases = [RunDatabase(f"sqlite:///{tmp_path}/runs.db") for _ in range(2)]
+    for database in databases:
+        hub = Mesh(SOME + LIMIT % 2)
+        approvals, counts = ApprovalTable(database, SignalTable(database)), CallCountTable(database)
+        hub.gate.open_approvals, hub.gate.open_counts = give(approvals), give(counts)
+        hubs.append(hub)
+    asked = make_call(arguments=WAITING)
+    try:
+        refused = [await hub.ask(asked) for hub in hubs]
+        assert [type_of(outcome) for outcome in refused] == ["approval_needed"] * 2
+        (question,) = await approvals.list_all(state="open")
+        await approvals.answer(question.id, "yes", "owner")
+        outcomes = await asyncio.gather(*(hub.ask(asked) for hub in hubs))
+        assert sorted(outcome.status for outcome in outcomes) == ["done", "refused"]
+        # the call that got no yes was not counted
+        statuses = [(await hub.ask(make_call())).status for hub in hubs]
+        assert statuses == ["done", "refused"]
+        assert sum(len(hub.invoker.invoked) for hub in hubs) == 2
+    finally:
+        for database in databases:
+            database.close()
+
+
+def give(value: Any) -> Any:
+    """What opens a store that is open already."""
+
+    async def open_value() -> Any:
+        return value
+
+    return open_value
+
+
+@pytest.mark.parametrize("change", [{"version": "1.0.1"}, {"digest": "sha256:other"}])
+async def test_a_yes_does_not_count_for_an_agent_that_was_replaced_after_it(change: Any) -> None:
+    mesh = Mesh()
+    assert type_of(await mesh.ask()) == "approval_needed"
+    await mesh.answer("yes")
+    mesh.dispatcher.lookup = ScriptedLookup([make_listing("a", **change)])
+    assert type_of(await mesh.ask()) == "approval_needed"
+    assert (mesh.invoker.invoked, await mesh.states()) == ([], ["open", "approved"])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.call import Principal
 from retinue.core.record import AgentRecord, Hints, Item, Listing, Prompt, Resource, Skill
 from retinue.core.trust import Trust
+from retinue.mesh import permissions
+from retinue.mesh.permissions import AgentView, decide_listings, narrow_record
 from retinue.policies import entities
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import LIST, Caller
+from retinue.policies.gate import ListedItems
 from retinue.policies.lists import ListDecisions
 from retinue.policies.policy_set import Default, Policy, load_policies
 
@@ -129,3 +135,40 @@ def test_a_list_of_a_thousand_tools_takes_few_evaluations() -> None:
     assert engine.evaluations == 2
     assert [lists.decide(CALLERS[1], AGENTS[0], skill) for skill in skills].count(True) == 400
     assert engine.evaluations == 2
+
+
+async def test_others_run_between_the_decisions_about_a_list_which_keeps_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [
+        f'@id("p{n}") forbid(principal, action == Retinue::Action::"list", '
+        f'resource == Retinue::Skill::"a/s{n}") when {{ {condition} }};'
+        for n in range(20)
+        for condition in [f'resource.version == "{n}"' if n % 2 else f'resource == Retinue::Skill::"a/s{n}"']
+    ]
+    engine, asked = Engine(load_policies({"p.cedar": "\n".join(texts)})), list[str]()
+    decisions = ListDecisions(engine)
+    ask = ListDecisions._ask
+
+    def note(self: ListDecisions, caller: Caller, agent: Listing, item: Item, *more: Any) -> bool:
+        asked.append(str(item))
+        return ask(self, caller, agent, item, *more)
+
+    monkeypatch.setattr(ListDecisions, "_ask", note)
+    monkeypatch.setattr(permissions, "_DECIDING_S", 0.0)
+    agent = Listing(
+        AgentRecord("a", version="1", skills=tuple(Skill(f"s{n}") for n in range(20))), "home", "a"
+    )
+    view = AgentView(frozenset(), (), ListedItems((CALLERS[0],), decisions))
+    seen_by_others: list[int] = []
+
+    async def look() -> None:
+        while len(asked) < 20:
+            seen_by_others.append(len(asked))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(decide_listings(view, [agent]), look())
+    assert len(seen_by_others) >= 15
+    shown = narrow_record(view, agent, agent.record).skills
+    assert [skill.id for skill in shown] == [f"s{n}" for n in range(1, 20, 2) if n != 1]
+    assert len(asked) == 20

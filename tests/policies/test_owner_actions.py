@@ -66,6 +66,24 @@ def test_a_policy_forbids_pushes_by_the_name_of_the_repository() -> None:
     assert gate.figures.hits["own", "watch"] == 1
 
 
+def test_policies_forbid_imports_by_their_place_and_starts_by_the_workflow() -> None:
+    gate = make_gate(
+        '@id("tls") @reason("https only") forbid(principal, action == Retinue::Action::"import", resource) '
+        'when { resource.place like "http://*" && resource.kind != "openapi" };'
+        f'@id("stored") forbid({WHO}, action == Retinue::Action::"start", resource) '
+        'when { resource.inline || resource == Retinue::Workflow::"payout" };'
+    )
+    with pytest.raises(PolicyDeniedError, match=r"import of db is denied: https only \(tls\)"):
+        gate.check_import("db", "mcp", "http://db.example")
+    gate.check_import("db", "mcp", "https://db.example")
+    gate.check_import("db", "openapi", "http://db.example/openapi.json")
+    for workflow, is_inline in (("payout", False), ("report", True)):
+        with pytest.raises(PolicyDeniedError, match=f"start of {workflow}"):
+            gate.check_start(ANN, workflow, is_inline)
+        gate.check_start(BOB, workflow, is_inline)
+    gate.check_start(ANN, "report", False)
+
+
 def test_policies_of_calls_do_not_concern_owner_actions() -> None:
     text = '@id("a") forbid(principal, action, resource); @id("b") forbid(principal, action in '
     gate = make_gate(text + 'Retinue::Action::"use", resource);')
@@ -85,8 +103,11 @@ def test_policies_of_calls_do_not_concern_owner_actions() -> None:
             'forbid(principal, action in [Retinue::Action::"answer", Retinue::Action::"call"], resource);',
             "'answer' and 'call'",
         ),
-        ('forbid(principal, action == Retinue::Action::"start", resource);', "unknown action 'start'"),
-        ('forbid(principal, action == Retinue::Action::"import", resource);', "unknown action 'import'"),
+        ('permit(principal, action == Retinue::Action::"start", resource);', "permit with the action"),
+        (
+            'forbid(principal, action == Retinue::Action::"import", resource) when { resource.inline };',
+            "inline",
+        ),
         (
             'forbid(principal, action == Retinue::Action::"publish", resource) when { context.hour > 1 };',
             "hour",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from retinue.cli.program import program
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.loading.policy_files import PolicyFiles, check_policies
+from retinue.runtime.loading import policy_files
+from retinue.runtime.loading.policy_files import PolicyFiles, check_policies, explain_install
 from retinue.settings_tables import PolicyTable
 
 TABLE = PolicyTable()
@@ -152,3 +156,47 @@ def test_the_doctor_tells_of_a_folder_that_cannot_be_listed(tmp_path: Path) -> N
     for mode in ("enforce", "off"):
         (row,) = check_policies(TABLE.model_copy(update={"mode": mode}), tmp_path)
         assert row.status == "fail"
+
+
+def test_files_that_become_readable_again_count_as_changed(files: PolicyFiles, tmp_path: Path) -> None:
+    write(tmp_path / "state/policies", "a.cedar")
+    file = tmp_path / "state/policies/a.cedar"
+    file.chmod(0)
+    before = files.look()
+    file.chmod(0o600)
+    assert files.look() != before
+
+
+@pytest.mark.parametrize(
+    ("platform", "has_wheel"),
+    [
+        (("Linux", "x86_64", "glibc"), True),
+        (("Darwin", "arm64", ""), True),
+        (("Windows", "AMD64", ""), True),
+        (("Linux", "x86_64", "musl"), False),
+        (("Linux", "riscv64", "glibc"), False),
+        (("FreeBSD", "amd64", ""), False),
+    ],
+)
+def test_a_platform_without_a_wheel_of_the_engine_is_told(
+    platform: tuple[str, str, str], has_wheel: bool
+) -> None:
+    remedy = explain_install(*platform)
+    assert remedy.endswith("pip install 'retinue[policy]'")
+    assert ("no wheel" in remedy) == (not has_wheel)
+
+
+@pytest.mark.parametrize("command", [("test",), ("check", "--offline"), ("check", "new.cedar")])
+def test_commands_name_the_extra_where_the_engine_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(policy_files, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cedarpy", None)
+    for name in [name for name in sys.modules if name.startswith("retinue.policies.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.cedar").write_text("", "utf-8")
+    result = CliRunner().invoke(program, ["policy", *command])
+    assert result.exit_code == 2
+    assert "needs cedarpy, which is not installed" in result.output
+    assert "pip install 'retinue[policy]'" in result.output

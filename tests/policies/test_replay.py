@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from retinue.approvals.records import Approval, ApprovalStore, MemoryApprovals
 from retinue.core.call import Call, Hop, Principal, TraceContext
 from retinue.core.record import Hints, Skill
+from retinue.guards.call_guards import CallGuards, GuardRule
+from retinue.guards.guard import SensitiveGuard
 from retinue.mesh.observing.events import EventBus, record_calls
 from retinue.policies.decision import Engine
 from retinue.policies.entities import Resource
@@ -30,17 +33,22 @@ READS_AMOUNT = f'@id("large") forbid({ANY}) when {{ context.args has amount && c
 
 
 async def make_past(
-    call: Call, policies: str = "", *, is_old: bool = False
+    call: Call, policies: str = "", *, is_old: bool = False, calls: int = 1, **fields: Any
 ) -> tuple[PastCall, Mapping[str, Any]]:
     """The call as the audit of a hub with these policies has it after it was made, and its row."""
     rows: list[dict[str, Any]] = []
     inputs: list[Mapping[str, Any]] = []
     bus = EventBus()
     bus.subscribe(record_calls(lambda row: rows.append(dict(row))))
-    gate = Gate(Engine(load_policies({"p.cedar": policies})), recorder=InputRecorder(inputs.append))
-    dispatcher, _, _ = make_dispatcher(BANK, acts={"bank": [{}]}, events=bus, check_policies=gate.check)
-    await dispatcher.dispatch(call)
-    row = next(row for row in rows if row["type"] == "CALL:ENDED")
+    opening = fields.pop("open_approvals", None)
+    gate = Gate(Engine(load_policies({"p.cedar": policies})), "enforce", opening)
+    gate.recorder = InputRecorder(inputs.append)
+    dispatcher, _, _ = make_dispatcher(
+        BANK, acts={"bank": [{}]}, events=bus, check_policies=gate.check, **fields
+    )
+    for _ in range(calls):
+        await dispatcher.dispatch(call)
+    row = [row for row in rows if row["type"] == "CALL:ENDED"][-1]
     if is_old:
         del row["facts"]
     past = read_past_call(row, inputs[0] if inputs else None)
@@ -63,6 +71,30 @@ async def test_a_replay_decides_by_the_arguments_that_policies_have_read() -> No
         assert past.past == verdict
         assert replay(READS_AMOUNT.replace("large", "other"), past).verdict == verdict
         assert replay(READS_AMOUNT.replace("500", "1000"), past).verdict == "allow"
+
+
+async def test_refusals_by_guards_and_by_persons_are_no_denials_by_policies() -> None:
+    class Refusing(MemoryApprovals):
+        """A store whose approver says no to everything."""
+
+        async def ask(self, *arguments: Any, **options: Any) -> Approval:
+            asked = await super().ask(*arguments, **options)
+            return asked if asked.state != "open" else await self.answer(asked.id, "no", "owner")
+
+    store = Refusing()
+
+    async def open_store() -> ApprovalStore:
+        return store
+
+    denying = CallGuards([GuardRule("secrets", SensitiveGuard(arguments="deny"))])
+    key = make_call("pay", {"amount": 900, "password": "hunter2"}, principal=BOB)
+    past, _ = await make_past(key, guards=denying)
+    assert (past.past, past.is_refused) == ("allow", True)
+    asks = READS_AMOUNT.replace("forbid", '@effect("approve") forbid')
+    past, row = await make_past(pay(900), asks, open_approvals=open_store)
+    assert (past.past, past.is_refused, row["error"]) == ("approve", True, "policy_denied")
+    past, row = await make_past(pay(900), READS_AMOUNT)
+    assert (past.past, past.is_refused, row["policy"]["ids"]) == ("deny", True, ["large"])
 
 
 async def test_an_argument_that_no_policy_has_read_is_not_guessed() -> None:

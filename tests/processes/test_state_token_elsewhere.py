@@ -30,6 +30,7 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "find": ("x",),
     "history": (),
     "wishes": (),
+    "receipts": (),
     "call": ("x", "{}"),
     "ask": ("--all",),
     "stubs": ("x.py",),

@@ -38,7 +38,7 @@ from retinue.core.errors import InvalidParametersError, RetinueError
 from retinue.core.record import Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_seen, narrow_record
+from retinue.mesh.permissions import Access, AgentView, decide_listings, is_seen, narrow_record
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.web.error_table import rest_fault
 from retinue.web.security import identity_of
@@ -104,7 +104,9 @@ class DiscoveryEndpoint:
         view, entries, count = self._access.view_of(caller), list[CatalogEntry](), 0
         async for page in self._directory.iterate_pages():
             seen = [one for one in page if one.enabled and is_seen(view, one.name)]
-            for listing in self._directory.open_all(seen[: MAX_CATALOG - count]):
+            listings = self._directory.open_all(seen[: MAX_CATALOG - count])
+            await decide_listings(view, listings)
+            for listing in listings:
                 entries += self._render(listing, caller, view)
                 count += 1
             if count >= MAX_CATALOG:
@@ -144,7 +146,9 @@ class DiscoveryEndpoint:
                 scores[hit.entry.id] = scale(hit.score, found.hits[0].score, found.fit.score)
                 agents.append(hit.entry)
         results = []
-        for listing in self._directory.open_all(agents):
+        listings = self._directory.open_all(agents)
+        await decide_listings(view, listings)
+        for listing in listings:
             for entry in self._render(listing, caller, view):
                 # one entry for an agent, unless the filter says in which form
                 if ("type" in search.filter or entry["type"] == A2A_TYPE) and matches(entry, search.filter):

@@ -179,7 +179,7 @@ class Readables:
         self, uri: str, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> tuple[Part, ...]:
         match = self._find_resource(uri)
-        shown = {resource.uri for resource in record.resources if is_visible(resource.visibility, scopes)}
+        shown = _list_uris(record, scopes)
         if match is None:
             fact = read_fact(record, uri, scopes) if uri in shown else None
             if fact is None:
@@ -194,7 +194,7 @@ class Readables:
         self, request: ReadRequest, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> PromptText:
         declared = self._prompts.get(request.name)
-        if declared is None or request.name not in _list_shown(record, scopes):
+        if declared is None or request.name not in _list_prompts(record, scopes):
             raise UnknownPromptError(request.name)
         prompt, readable = declared
         value = await _run(readable, request.arguments, context)
@@ -204,10 +204,12 @@ class Readables:
         self, request: ReadRequest, record: AgentRecord, scopes: frozenset[str], context: Context
     ) -> Completion:
         """Values for one argument: from its completer, otherwise from its declared enumeration."""
-        _, readable = self._prompts.get(request.name) or self._resources.get(request.name) or (None, None)
-        if readable is None or request.name not in _list_shown(record, scopes):
-            is_uri = "/" in request.name or ":" in request.name
-            raise UnknownResourceError(request.name) if is_uri else UnknownPromptError(request.name)
+        prompt, resource = self._prompts.get(request.name), self._resources.get(request.name)
+        # what policies have decided about, and nothing else of this name
+        _, readable = (prompt if request.is_of_prompt else resource) or (None, None)
+        shown = _list_prompts(record, scopes) if request.is_of_prompt else _list_uris(record, scopes)
+        if readable is None or request.name not in shown:
+            raise (UnknownPromptError if request.is_of_prompt else UnknownResourceError)(request.name)
         completer = self._completers.get((request.name, request.argument))
         if completer is None:
             typed = request.value.casefold()
@@ -227,12 +229,14 @@ class Readables:
         return None
 
 
-def _list_shown(record: AgentRecord, scopes: frozenset[str]) -> set[str]:
-    """The names of visible prompts and the URIs of visible resources."""
-    prompts = {prompt.name for prompt in record.prompts if is_visible(prompt.visibility, scopes)}
-    return prompts | {
-        resource.uri for resource in record.resources if is_visible(resource.visibility, scopes)
-    }
+def _list_prompts(record: AgentRecord, scopes: frozenset[str]) -> set[str]:
+    """The names of visible prompts."""
+    return {prompt.name for prompt in record.prompts if is_visible(prompt.visibility, scopes)}
+
+
+def _list_uris(record: AgentRecord, scopes: frozenset[str]) -> set[str]:
+    """The URIs of visible resources and templates."""
+    return {resource.uri for resource in record.resources if is_visible(resource.visibility, scopes)}
 
 
 async def _run(readable: _Readable, arguments: Mapping[str, Any], context: Context) -> Any:

@@ -108,9 +108,12 @@ def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
 
 def status_of(agent: Candidate) -> str:
     """The status of an agent in lists: available, degraded, unavailable, unknown or disabled."""
-    if not agent.enabled:
-        return "disabled"
-    return _STATUS[agent.health]
+    return render_status(agent.health, is_enabled=agent.enabled)
+
+
+def render_status(health: Health, *, is_enabled: bool) -> str:
+    """As `status_of`."""
+    return _STATUS[health] if is_enabled else "disabled"
 
 
 def render_version(agent: Candidate) -> dict[str, Any]:

@@ -81,6 +81,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "calling.history:wishes",
             "List what was asked for and not found, similar requests together.",
         ),
+        "receipts": (
+            "calling.receipts:receipts",
+            "Show what other hubs measured of agents, and publish what this hub measured.",
+        ),
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "stubs": ("calling.stubs:stubs", "Make a Python module with a typed function for each skill."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),

@@ -7,12 +7,14 @@ from starlette.responses import Response
 
 from retinue.approvals.records import SCOPE
 from retinue.core.call import Principal
+from retinue.core.errors import InvalidSettingError
 from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.frame import (
     MAX_ARGUMENTS_CHARACTERS,
     PAGE,
     Page,
     PageFrame,
+    describe_error,
     lead_to,
     read_entries,
     read_number,
@@ -23,6 +25,27 @@ FREE = "free."
 """Before the name of an argument that may differ, in a form."""
 
 STATES = ("open", "approved", "used", "denied", "expired")
+
+DRAFT = "draft.cedar"
+"""The name of the draft in messages."""
+
+_SINCE_S = {"1h": 3_600.0, "1d": 86_400.0, "7d": 7 * 86_400.0}
+
+TITLES = {
+    "denied": "denied",
+    "asked": "asked",
+    "limited": "limited",
+    "redacted": "masked",
+    "allowed": "allowed",
+    "cannot_tell": "cannot tell",
+}
+"""What a call would be by a draft."""
+
+_SAMPLE = """\
+@id("my-policy") @reason("why a call is denied")
+forbid(principal, action == Retinue::Action::"call", resource)
+when { resource.destructive };
+"""
 
 
 class PolicyPages:
@@ -38,7 +61,10 @@ class PolicyPages:
 
     def list_forms(self) -> dict[str, Page]:
         """The pages with a form, by path."""
-        return {f"{ROOT}/approvals/{{approval}}": self._approval}
+        return {
+            f"{ROOT}/approvals/{{approval}}": self._approval,
+            f"{ROOT}/policies/draft": self._draft,
+        }
 
     async def _approvals(self, request: Request, principal: Principal) -> Response:
         state = request.query_params.get("state", "open")
@@ -89,3 +115,33 @@ class PolicyPages:
     async def _policies(self, request: Request, principal: Principal) -> Response:
         listing = await self._hub.read(principal, "list_policies")
         return self._frame.render("policies.html", request, listing, "policies", data=listing)
+
+    async def _draft(self, request: Request, principal: Principal) -> Response:
+        """A draft, replayed at each request, and by the script of the page while a person types."""
+        in_force = await self._hub.read(principal, "list_policies")
+        entries = {"text": _SAMPLE, "since": "1d", "current": "1"}
+        if request.method == "POST":
+            entries = await read_entries(request)
+        text = entries.get("text", "").replace("\r\n", "\n")
+        since = entries.get("since", "") if entries.get("since") in _SINCE_S else "1d"
+        arguments = {
+            "files": {DRAFT: text},
+            "default": in_force.get("default", "allow"),
+            "since_s": _SINCE_S[since],
+            "with_current": "current" in entries,
+        }
+        reply, problem = None, ""
+        try:
+            reply = await self._hub.read(principal, "replay_policies", arguments)
+        except InvalidSettingError as error:
+            problem = describe_error(error)
+        context = {
+            "text": text,
+            "since": since,
+            "choices": tuple(_SINCE_S),
+            "current": "current" in entries,
+            "problem": problem,
+            "reply": reply,
+            "titles": TITLES,
+        }
+        return self._frame.render("policy_draft.html", request, context, "policies")

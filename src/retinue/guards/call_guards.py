@@ -25,13 +25,16 @@ from retinue.guards.guard import Guard, GuardedCall, InstructionGuard, MaskGuard
 from retinue.mesh.channel import Capability, Channel, LogLevel, Root
 from retinue.mesh.dispatch import Approve
 from retinue.mesh.permissions import matches
-from retinue.mesh.schema.checks import check_input, check_output
+from retinue.mesh.schema.checks import check_input, check_output, compile_schema
 
 _log = structlog.get_logger("retinue.guards")
 
 Stage = Literal["before", "after"]
 
 _ACTIONS = ("deny", "redact", "ask")
+
+_ANSWER = "answer"
+"""The name of an answer of a caller that is no object, where guards look for arguments."""
 
 AskPerson = Callable[[Call, Listing, str, Sequence[tuple[str, str]]], Approve]
 """Makes the question about a call of a skill: the names of the guards that ask, with their reasons."""
@@ -156,6 +159,20 @@ class CallGuards:
                 ) from error
         return guarded
 
+    async def look_at_answer(self, call: Call, listing: Listing, skill: Skill, value: Any) -> Any:
+        """What the guards leave of an answer that the caller gives the skill; raises PolicyDeniedError."""
+        rules = self._find(listing, skill)
+        answer = value if isinstance(value, Mapping) else {_ANSWER: value}
+        for rule in rules:
+            facts = replace(_describe(call, listing, skill), arguments=answer)
+            verdict = await rule.run("before", facts)
+            if verdict is not None:
+                _report(rule, verdict, facts)
+                if verdict.action != "redact":
+                    raise _deny(rule, verdict, facts, "gets no answer of its caller")
+                answer = verdict.value
+        return answer if isinstance(value, Mapping) else answer[_ANSWER]
+
     async def clean_error(self, call: Call, listing: Listing, skill: Skill, error: RetinueError) -> None:
         """Change the texts and the data that an error holds to what the guards leave."""
         if not self._find(listing, skill):
@@ -233,13 +250,26 @@ class GuardedChannel:
         await self._channel.log(level, await self._look(message), await self._look(data))
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
-        return await self._channel.elicit(await self._look(message), await self._look(schema), key=key)
+        value = await self._channel.elicit(await self._look(message), await self._look(schema), key=key)
+        answer = await self._guards.look_at_answer(*self._facts, value)
+        if answer is not value and (problems := compile_schema(schema, "question").problems(answer)):
+            _, listing, skill = self._facts
+            raise PolicyDeniedError(
+                f"the answer to {listing.name}/{skill.id} is withheld: without what guards removed, it does "
+                f"not fit the question ({problems[0].path})",
+                remedy=_REMEDY,
+            )
+        return answer
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
-        return await self._channel.sample(await self._look(prompt), max_tokens=max_tokens, key=key)
+        text = await self._channel.sample(await self._look(prompt), max_tokens=max_tokens, key=key)
+        return str(await self._guards.look_at_answer(*self._facts, text))
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
-        return await self._channel.roots(key=key)
+        roots = await self._channel.roots(key=key)
+        rows = [{"uri": root.uri, "name": root.name} for root in roots]
+        looked = await self._guards.look_at_answer(*self._facts, rows)
+        return roots if looked is rows else tuple(Root(row["uri"], row["name"]) for row in looked)
 
     async def _look(self, value: Any) -> Any:
         return await self._guards.look(*self._facts, value) if value else value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,11 @@ MAX_STEPS = 32
 _SHORT = 4
 """Shorter texts of masked fields are not looked for elsewhere, because they are in any text."""
 
-_MANY = 200
-"""Of more texts, only whole ones are looked for elsewhere, because each text is searched for each of them."""
+_FEW = 200
+"""So many texts are looked for one by one before the places of all are searched, which is slower."""
+
+_MASKED_NAME = re.compile(rf"{re.escape(MASKED_TEXT)}(?: \d+)?")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_pointer(text: str) -> Pointer:
@@ -45,16 +49,40 @@ def read_pointer(text: str) -> Pointer:
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
 
 
+def list_field_names(schema: Any) -> frozenset[str] | None:
+    """The names of fields that a JSON Schema declares, at any depth; None without a schema."""
+    if schema is None:
+        return None
+    names: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            properties = node.get("properties")
+            if isinstance(properties, Mapping):
+                names.update(properties)
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+    return frozenset(names)
+
+
 class FieldMasks:
     """Masks the fields at ``pointers`` in the values of one call.
 
-    The texts of fields that are masked once are masked in all values that follow. A text that may hold such
-    fields, and is no JSON, is withheld as long as none of the fields is known.
+    ``names`` are those of fields that the schema of the values declares, None without a schema. Other names
+    within a masked field are data, such as the keys of a table by customer, and are masked as well. The texts
+    of fields that are masked once are masked in all values that follow. A text that may hold such fields, and
+    is no JSON, is withheld as long as none of the fields is known.
     """
 
-    def __init__(self, pointers: Sequence[Pointer]) -> None:
+    def __init__(self, pointers: Sequence[Pointer], names: Collection[str] | None = None) -> None:
         self._pointers = tuple(pointers)
+        self._names = frozenset(names or ())
+        self._has_schema = names is not None
         self._texts: set[str] = set()
+        self._lengths: dict[str, set[int]] = {}
+        """The lengths of these texts by their first characters."""
         self._is_changed = False
 
     def mask(self, value: Any) -> tuple[Any, bool]:
@@ -75,8 +103,8 @@ class FieldMasks:
             if isinstance(value, dict | list):
                 masked = self._replace(self._walk(value, self._pointers, 0), 0)
                 return json.dumps(masked, ensure_ascii=False) if self._is_changed else text
-        if 0 < len(self._texts) <= _MANY:
-            return str(self._replace(text, 0))
+        if self._texts:
+            return self._replace_in_text(text)
         self._is_changed = True
         return "[withheld]"
 
@@ -97,11 +125,14 @@ class FieldMasks:
         return value
 
     def _hide(self, value: Any, depth: int) -> Any:
-        """The value with other leaves of the same types."""
+        """The value with other leaves of the same types, and without names that are data."""
         if depth > MAX_DEPTH:
             raise ValueError(f"the value is nested over {MAX_DEPTH} levels")
         if isinstance(value, Mapping):
-            return {name: self._hide(inner, depth + 1) for name, inner in value.items()}
+            hidden: dict[str, Any] = {}
+            for name, inner in value.items():
+                hidden[self._hide_name(name, hidden)] = self._hide(inner, depth + 1)
+            return hidden
         if isinstance(value, list | tuple):
             return [self._hide(inner, depth + 1) for inner in value]
         if value is None or value in ("", MASKED_TEXT, MASKED_EMAIL):
@@ -115,9 +146,19 @@ class FieldMasks:
         self._keep(str(value))
         return MASKED_EMAIL if _is_address(str(value)) else MASKED_TEXT
 
+    def _hide_name(self, name: str, taken: Mapping[str, Any]) -> str:
+        if not name or name in self._names or _MASKED_NAME.fullmatch(name):
+            return name
+        self._is_changed = True
+        # without a schema nobody knows whether a word such as "city" is data
+        if self._has_schema or not _IDENTIFIER.fullmatch(name):
+            self._keep(name)
+        return _name_apart(MASKED_TEXT, taken)
+
     def _keep(self, text: str) -> None:
-        if len(text) >= _SHORT:
+        if len(text) >= _SHORT and text not in self._texts:
             self._texts.add(text)
+            self._lengths.setdefault(text[:_SHORT], set()).add(len(text))
 
     def _replace(self, value: Any, depth: int) -> Any:
         """The value without the texts of masked fields."""
@@ -126,18 +167,53 @@ class FieldMasks:
         if depth > MAX_DEPTH:
             raise ValueError(f"the value is nested over {MAX_DEPTH} levels")
         if isinstance(value, Mapping):
-            return {name: self._replace(inner, depth + 1) for name, inner in value.items()}
+            replaced: dict[str, Any] = {}
+            for name, inner in value.items():
+                shown = name if name in self._names else self._replace_in_text(name)
+                replaced[_name_apart(shown, replaced)] = self._replace(inner, depth + 1)
+            return replaced
         if isinstance(value, list | tuple):
             return [self._replace(inner, depth + 1) for inner in value]
-        if not isinstance(value, str):
-            return value
-        texts = [value] if value in self._texts else []
-        if not texts and len(self._texts) <= _MANY:
-            texts = [text for text in self._texts if text in value]
-        for text in sorted(texts, key=len, reverse=True):
-            self._is_changed = True
-            value = value.replace(text, MASKED_TEXT)
-        return value
+        return self._replace_in_text(value) if isinstance(value, str) else value
+
+    def _replace_in_text(self, text: str) -> str:
+        if len(self._texts) <= _FEW and not any(known in text for known in self._texts):
+            return text
+        pieces, end = [], 0
+        for start, stop in self._find_places(text):
+            pieces += [text[end:start], MASKED_TEXT]
+            end = stop
+        if not end:
+            return text
+        self._is_changed = True
+        return "".join([*pieces, text[end:]])
+
+    def _find_places(self, text: str) -> list[tuple[int, int]]:
+        """Where texts of masked fields are in a text; those that overlap are one place."""
+        places: list[tuple[int, int]] = []
+        for start in range(len(text) - _SHORT + 1):
+            lengths = self._lengths.get(text[start : start + _SHORT])
+            if lengths is None:
+                continue
+            longest = max(
+                (length for length in lengths if text[start : start + length] in self._texts), default=0
+            )
+            if not longest:
+                continue
+            if places and start < places[-1][1]:
+                places[-1] = (places[-1][0], max(places[-1][1], start + longest))
+            else:
+                places.append((start, start + longest))
+        return places
+
+
+def _name_apart(name: str, taken: Mapping[str, Any]) -> str:
+    """The name with a number, if it is taken."""
+    shown, number = name, len(taken)
+    while shown in taken:
+        number += 1
+        shown = f"{name} {number}"
+    return shown
 
 
 def _follow(pointers: Sequence[Pointer], name: str) -> tuple[Pointer, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from retinue.guards.fields import FieldMasks, Masks
+from retinue.guards.fields import FieldMasks, Masks, list_field_names
 from retinue.guards.instructing import find_instructions
 from retinue.guards.masking import mask_value
 from retinue.guards.sensitive import KINDS, SensitiveKind
@@ -50,7 +50,10 @@ class Guard(Protocol):
     """
 
     def before(self, call: GuardedCall) -> Verdict | Awaitable[Verdict | None] | None:
-        """Look at the arguments of a call before the skill runs."""
+        """Look at the arguments of a call before the skill runs, and at what its caller answers to the skill.
+
+        An answer to a question is in ``call.arguments``; one that is no object is ``{"answer": …}``.
+        """
 
     def after(self, call: GuardedCall, value: Any) -> Verdict | Awaitable[Verdict | None] | None:
         """Look at a result before the caller gets it."""
@@ -105,11 +108,20 @@ class InstructionGuard:
 
 
 class MaskGuard:
-    """Masks what one policy says, in one call: kinds of sensitive data, and fields."""
+    """Masks what one policy says, in one call: kinds of sensitive data, and fields.
 
-    def __init__(self, arguments: Masks, results: Masks) -> None:
-        self._arguments = _Masking(arguments)
-        self._results = _Masking(results)
+    ``input_schema`` and ``output_schema`` are those of the skill, which declare the names of fields.
+    """
+
+    def __init__(
+        self,
+        arguments: Masks,
+        results: Masks,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._arguments = _Masking(arguments, input_schema)
+        self._results = _Masking(results, output_schema)
 
     def before(self, call: GuardedCall) -> Verdict | None:
         return self._arguments.mask(call.arguments)
@@ -119,9 +131,10 @@ class MaskGuard:
 
 
 class _Masking:
-    def __init__(self, masks: Masks) -> None:
+    def __init__(self, masks: Masks, schema: Mapping[str, Any] | None) -> None:
         self._kinds = masks.kinds
-        self._fields = FieldMasks(masks.pointers) if masks.pointers else None
+        names = list_field_names(schema) if masks.pointers else None
+        self._fields = FieldMasks(masks.pointers, names) if masks.pointers else None
 
     def mask(self, value: Any) -> Verdict | None:
         changed = False

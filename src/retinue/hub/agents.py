@@ -13,7 +13,7 @@ from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
-from retinue.hub.resources import keep_listed, open_listed, render_agent
+from retinue.hub.resources import decide_and_keep, open_listed, render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
@@ -133,8 +133,10 @@ def add_agent_skills(
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
         rows: list[Json] = []
-        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
-        for entry in keep_listed(directory, seen, view, ctx.principal.scopes):
+        seen: list[Entry] = []
+        async for page in directory.iterate_pages():
+            seen += [entry for entry in page if is_seen(view, entry.name)]
+        for entry in await decide_and_keep(directory, seen, view, ctx.principal.scopes):
             if directory.represents_agent(entry):
                 row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
                 rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
@@ -161,6 +163,10 @@ def add_agent_skills(
             await directory.note_withdrawal(withdrawn)
         released = forgotten is not None and directory.forget_away(forgotten)
         view = access.view_of(ctx.principal)
-        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
-        reply: Json = {"agents": len(seen), "missing": list_missing(directory, view)}
+        count = sum(directory.count_facts().values())
+        if view is not None:
+            count = 0
+            async for page in directory.iterate_pages():
+                count += sum(is_seen(view, entry.name) for entry in page)
+        reply: Json = {"agents": count, "missing": list_missing(directory, view)}
         return {**reply, "released": True} if released else reply

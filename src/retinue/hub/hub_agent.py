@@ -102,6 +102,8 @@ SKILLS = (
     "show_history",
     "forget_history",
     "list_wishes",
+    "show_receipts",
+    "publish_receipts",
 )
 """The order of the skills on cards and in lists; skills of other distributions follow."""
 

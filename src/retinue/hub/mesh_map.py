@@ -9,7 +9,7 @@ from typing import Any
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.cards.rows import status_of
+from retinue.cards.rows import render_status, status_of
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access, is_seen
@@ -66,9 +66,15 @@ def add_mesh_skill(agent: Agent, directory: Directory, access: Access, parts: Me
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
         health: dict[str, Counter[str]] = {}
-        for entry in directory.list_entries():
-            if is_seen(view, entry.name):
-                health.setdefault(entry.source, Counter())[status_of(entry)] += 1
+        if view is None:
+            for facts, count in directory.count_facts().items():
+                status = render_status(facts.health, is_enabled=facts.enabled)
+                health.setdefault(facts.source, Counter())[status] += count
+        else:
+            async for page in directory.iterate_pages():
+                for entry in page:
+                    if is_seen(view, entry.name):
+                        health.setdefault(entry.source, Counter())[status_of(entry)] += 1
         failures = directory.source_failures()
         sources = []
         is_limited = bool(ctx.principal.agents)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -12,12 +12,13 @@ from pydantic import Field
 from retinue.approvals.records import SCOPE
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import Call, Principal, new_id
+from retinue.core.call import ANONYMOUS, Call, Principal, new_id
 from retinue.core.errors import InsufficientScopeError, UnknownSkillError
 from retinue.core.record import Listing
 from retinue.hub.agents import RELAYS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
+from retinue.mesh.observing.call_facts import USUAL_SCOPES
 from retinue.mesh.permissions import Access
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
@@ -32,6 +33,9 @@ ReadPast = Callable[[datetime], Iterator[tuple[Mapping[str, Any], Mapping[str, A
 """The rows of calls that have ended since then, oldest first, with what policies read of their arguments."""
 
 DAY_S = 86_400.0
+_TOKEN = "token:"  # noqa: S105 - the beginning of an id
+_USUAL_SCOPES = frozenset(USUAL_SCOPES)
+_MESH_SCOPES = _USUAL_SCOPES | {"runs_code"}
 MAX_SINCE_S = 366 * DAY_S
 
 _PAGE = 200
@@ -39,10 +43,14 @@ _PAGE = 200
 
 
 class PastMesh(NamedTuple):
-    """What is known of past calls: their rows, and the groups that the tokens of a caller name now."""
+    """What is known of past calls and callers: rows of calls, and what the tokens of a caller say now.
+
+    ``find_groups`` gives the groups that they name, ``find_scopes`` their scopes, None without a valid token.
+    """
 
     read_calls: ReadPast
     find_groups: Callable[[str], tuple[str, ...] | None]
+    find_scopes: Callable[[str], frozenset[str] | None] = lambda caller: None
 
 
 class ModeSwitch(NamedTuple):
@@ -53,11 +61,14 @@ class ModeSwitch(NamedTuple):
     """
 
     read: Callable[[], tuple[str, bool]]
-    set: Callable[[str | None], None]
+    set: Callable[[str | None], Awaitable[None]]
 
 
 class PolicyBook:
-    """The policies of a hub for its callers; ``find_gate`` gives None while there are none."""
+    """The policies of a hub for its callers.
+
+    ``find_gate`` gives None while there are none, and ``read_texts`` the texts of the files in force.
+    """
 
     def __init__(
         self,
@@ -67,6 +78,7 @@ class PolicyBook:
         access: Access,
         past: PastMesh,
         modes: ModeSwitch,
+        read_texts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
@@ -74,6 +86,8 @@ class PolicyBook:
         self._access = access
         self._past = past
         self.modes = modes
+        self._read_texts = read_texts
+        self._replaying = asyncio.Lock()
 
     async def explain(self, call: Call, reader: Principal) -> Json:
         """What the policies decide about a call, and which of them concern its skill.
@@ -88,6 +102,7 @@ class PolicyBook:
         if listing is None or skill is None:
             raise UnknownSkillError(call.skill)
         facts: Json = {"agent": listing.name, "skill": skill.id, "caller": call.principal.id}
+        facts["scopes"] = sorted(call.principal.scopes)
         if gate is None:
             return {**facts, "mode": "off", "verdict": "allow", "policies": [], "concerned": []}
         explained = gate.explain(call, listing, skill)
@@ -97,6 +112,19 @@ class PolicyBook:
                 {key: value for key, value in row.items() if key != "file"} for row in explained["concerned"]
             ]
         return {**facts, **explained}
+
+    def make_principal(self, caller: str) -> tuple[Principal, bool]:
+        """Another caller as it calls, and whether its scopes are assumed.
+
+        Those of a token are known, and those of a JWT only while it is used.
+        """
+        if caller.startswith(_TOKEN) and (scopes := self._past.find_scopes(caller)) is not None:
+            return Principal(caller, "token", scopes), False
+        if caller == ANONYMOUS.id:
+            return ANONYMOUS, False
+        if ":" not in caller:  # an agent has the token of its mesh, as the owner's programs have
+            return Principal(caller, "mesh", _MESH_SCOPES), caller != "local"
+        return Principal(caller, "token", _USUAL_SCOPES), True
 
     def list_all(self) -> Json:
         """The policies in force, with what each has decided since this process started."""
@@ -112,16 +140,35 @@ class PolicyBook:
         }
 
     async def replay(
-        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default, since: datetime
+        self,
+        files: Mapping[str, str],
+        groups: Mapping[str, Sequence[str]] | None,
+        default: Default,
+        since: datetime,
+        *,
+        with_current: bool = False,
     ) -> Json:
         """What these policies would have decided about the recorded calls since then.
 
-        Raises InvalidSettingError for policies that are not valid.
+        ``groups`` None = those in force. ``with_current`` = together with the policies in force. Replays run
+        one after the other, because each keeps a processor busy. Raises InvalidSettingError for policies that
+        are not valid.
         """
+        gate = self._find_gate()
+        if groups is None:
+            groups = {} if gate is None else gate.engine.policies.groups
+        if with_current:
+            files = {**await asyncio.to_thread(self._read_texts), **files}
+        async with self._replaying:
+            return await self._replay(files, groups, default, since)
+
+    async def _replay(
+        self, files: Mapping[str, str], groups: Mapping[str, Sequence[str]], default: Default, since: datetime
+    ) -> Json:
         from retinue.policies.history.replay import Replay, ReplayReport
         from retinue.policies.policy_set import load_policies
 
-        policies = load_policies(files, groups=groups, default=default)
+        policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default)
         keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
         replay, report = (
             Replay(policies, await self._find_skills(keys), self._past.find_groups),
@@ -208,7 +255,7 @@ class PolicyBook:
         from retinue.policies.fitting import MeshFit
         from retinue.policies.policy_set import load_policies
 
-        policies = load_policies(files, groups=groups, default=default)
+        policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
         if (listing := await self._lookup.open(own[0])) is not None:
@@ -237,12 +284,13 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         ] = None,
     ) -> Json:
         """Tells what the policies decide about a call, without making it: verdict, policies and why."""
-        principal = ctx.principal
+        principal, is_assumed = ctx.principal, False
         if caller is not None and caller != principal.id:
             _check_owner(principal)
-            principal = Principal(caller, "mesh", principal.scopes - {SCOPE})
+            principal, is_assumed = book.make_principal(caller)
         call = Call(new_id(), skill, arguments or {}, principal, "execute", ctx.trace, agent=agent)
-        return await book.explain(call, ctx.principal)
+        explained = await book.explain(call, ctx.principal)
+        return {**explained, "scopes_assumed": True} if is_assumed else explained
 
     @agent.skill(read_only=True, listed=False)
     async def list_policies(ctx: Context) -> Json:
@@ -268,11 +316,12 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         groups: dict[str, list[str]] | None = None,
         default: Literal["allow", "deny"] = "allow",
         since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
+        with_current: Annotated[bool, Field(description="Together with the policies in force")] = False,
     ) -> Json:
         """Tells what these policies would have decided about recorded calls, as far as the audit tells."""
         _check_owner(ctx.principal)
         since = datetime.now(UTC) - timedelta(seconds=since_s)
-        return await book.replay(files, groups or {}, default, since)
+        return await book.replay(files, groups, default, since, with_current=with_current)
 
     @agent.skill(read_only=True, listed=False)
     async def suggest_policies(
@@ -291,7 +340,7 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         """Sets what policies do in this mesh, and tells it; without a mode, nothing is set."""
         _check_owner(ctx.principal)
         if mode is not None:
-            book.modes.set(None if mode == "settings" else mode)
+            await book.modes.set(None if mode == "settings" else mode)
         current, is_set = book.modes.read()
         return {"mode": current, "is_set": is_set}
 

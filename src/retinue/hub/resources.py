@@ -17,13 +17,22 @@ from retinue.core.errors import UnknownAgentError
 from retinue.core.record import Listing, Stats
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_seen, narrow_record
+from retinue.mesh.permissions import (
+    Access,
+    AgentView,
+    decide_agents,
+    decide_listings,
+    is_agent_listed,
+    is_seen,
+    narrow_record,
+)
 from retinue.workflows.definitions.loading import list_broken
 from retinue.workflows.library import Library, StoredWorkflow
 
 Json = dict[str, Any]
 
 AGENT_TEMPLATE = "agent:{name}"
+_OPENED_AT_ONCE = 50
 
 _log = structlog.get_logger("retinue.prompts")
 
@@ -41,10 +50,21 @@ async def open_listed(
 ) -> Listing:
     """The listing of an agent, with what is in the lists of a caller; raises UnknownAgentError."""
     listing = await directory.open_named(name, view=view)
+    await decide_listings(view, [listing])
     if not is_agent_listed(view, listing, scopes):
         raise UnknownAgentError(name)
     record = narrow_record(view, listing, listing.record)
     return listing if record is listing.record else replace(listing, record=record)
+
+
+async def decide_and_keep(
+    directory: Directory, entries: Sequence[Entry], view: AgentView | None, scopes: frozenset[str]
+) -> Sequence[Entry]:
+    """`keep_listed`, while others run."""
+    if view is not None and view.lists is not None:
+        for start in range(0, len(entries), _OPENED_AT_ONCE):
+            await decide_agents(view, directory.open_all(entries[start : start + _OPENED_AT_ONCE]), scopes)
+    return keep_listed(directory, entries, view, scopes)
 
 
 def keep_listed(
@@ -76,7 +96,8 @@ def add_agent_resources(
         names: list[str] = []
         async for page in directory.iterate_pages():
             fitting = [entry for entry in page if entry.name.startswith(value) and is_seen(view, entry.name)]
-            names += map(directory.name_of, keep_listed(directory, fitting, view, ctx.principal.scopes))
+            listed = await decide_and_keep(directory, fitting, view, ctx.principal.scopes)
+            names += map(directory.name_of, listed)
         return sorted(names)
 
 

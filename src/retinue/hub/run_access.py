@@ -48,6 +48,10 @@ class RunAccess:
         self._runs = runs
         self._access = access
 
+    def check_start(self, principal: Principal, workflow: str, *, is_inline: bool) -> None:
+        """Raise PolicyDeniedError where policies forbid that a principal starts a workflow."""
+        self._access.check_start(principal, workflow, is_inline=is_inline)
+
     def may_access(self, principal: Principal, record: RunRecord) -> bool:
         """Whether the caller has every scope that the run has, and sees every agent that its starter sees."""
         origin = record.request.origin

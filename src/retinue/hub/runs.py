@@ -29,7 +29,7 @@ from retinue.hub.orchestration.results import sum_usage
 from retinue.hub.orchestration.step_lines import shorten_arguments
 from retinue.hub.run_access import RunAccess
 from retinue.hub.run_plan import list_plan
-from retinue.hub.step_reports import LOOK_S, passed_on, render_report
+from retinue.hub.step_reports import LOOK_S, passed_on
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import CodeRun, parse_form
@@ -176,8 +176,9 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
             "status": record.shown_status,
         }
         if shows_reports:
+            await progress.catch_up(stored)
             reports = progress.list_after(stored, progress_after)
-            reply["progress"] = [render_report(report) for report in reports]
+            reply["progress"] = [report.to_json() for report in reports]
             # reports that came and were not kept are passed over, else the next call would not wait
             newest = progress.last(stored)
             reply["next_progress"] = reports[-1].number if reports else max(progress_after, newest)
@@ -246,6 +247,8 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     ) -> Json:
         """Runs again from a step, as a new run with the results before it."""
         old = await access.get(run, ctx.principal)
+        # who may not start the workflow may not start it again; the run does not tell where it came from
+        access.check_start(ctx.principal, old.request.name, is_inline=False)
         if new_run is None:
             stored = uuid.uuid4().hex
         else:

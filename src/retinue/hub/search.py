@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.search_history import SearchHistory
-from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
 from retinue.mesh.search.words import stem_words
@@ -33,8 +32,8 @@ from retinue.mesh.search.words import stem_words
 Json = dict[str, Any]
 Offer = tuple[Candidate, Skill]
 
-_YIELD_EVERY = 5_000
-"""Entries processed before other tasks may run."""
+_MAX_SORTED = 5_000
+"""Entries that are sorted for one list; more of them are found by a walk in their order, in pages."""
 
 _MAX_UNINDEXED = 500
 """Maximum number of listings searched without an index: about 50 ms."""
@@ -85,13 +84,17 @@ def add_search_skills(
         else:
             await directory.ensure_fresh()
             within = None
-            if view is not None or agent is not None or version is not None or labels or not query.strip():
-                within = await finder.narrow(agent, version, labels, view)
+            narrowed = view is not None or agent is not None or version is not None or bool(labels)
             if query.strip():
+                if narrowed:
+                    within = await finder.narrow(agent, version, labels, view)
                 offers, reply = await finder.find(query, ctx.principal, within, limit, why, view)
                 more = len(offers) - limit
+            elif narrowed:
+                offers, more = await finder.list_narrowed(agent, version, labels, view, scopes, limit)
             else:
-                offers, more = await finder.list_offers(within or [], scopes, limit)
+                offers, more = finder.list_first(scopes, limit)
+        await decide_lists(view, offers)
         offers = [(entry, offer) for entry, offer in offers if is_listed(view, entry, offer)]
         if query.strip() and skill is None:
             is_wish = not offers or not reply.get("fit", {}).get("likely", True)
@@ -129,28 +132,49 @@ class _Finder:
         version: str | None = None,
         labels: Mapping[str, str] | None = None,
         view: AgentView | None = None,
-    ) -> list[Entry]:
-        """The enabled agents of this name, version and labels that the caller sees."""
-        entries: list[Entry] = []
-        async for page in self._directory.iterate_pages():
-            seen = [entry for entry in page if is_seen(view, entry.name)]
-            entries += select_candidates(seen, agent=agent, version_range=version, labels=labels)
-        return entries
+    ) -> Set[ListingKey]:
+        """The listings of the enabled agents of this name, version and labels that the caller sees."""
+        if agent is None:
+            return await self._directory.select(view, version_range=version, labels=labels)
+        seen = [entry for entry in self._directory.list_tagged(agent) if is_seen(view, entry.name)]
+        chosen = select_candidates(seen, agent=agent, version_range=version, labels=labels)
+        return frozenset(entry.id for entry in chosen)
 
-    async def list_offers(
-        self, entries: Sequence[Entry], scopes: frozenset[str], limit: int
+    def list_first(self, scopes: frozenset[str], limit: int) -> tuple[list[Offer], int]:
+        """The first visible skills of all agents, and how many more there are."""
+        first = _list_skills(self._directory.list_visible(scopes, limit), scopes)
+        count, _, _ = self._directory.count_skills(scopes)
+        return self.open_offers(first[:limit]), count - limit
+
+    async def list_narrowed(
+        self,
+        agent: str | None,
+        version: str | None,
+        labels: Mapping[str, str] | None,
+        view: AgentView | None,
+        scopes: frozenset[str],
+        limit: int,
     ) -> tuple[list[Offer], int]:
-        """The first visible skills of these agents, and how many more there are."""
+        """The first visible skills of the agents of `narrow`, and how many more there are."""
+        within = await self.narrow(agent, version, labels, view)
         first: list[tuple[Entry, str]] = []
         count = 0
-        for number, entry in enumerate(entries):
-            visible = entry.list_skills(scopes)
-            count += len(visible)
+        async for page in self._pages_of(within):
+            for entry in page:
+                count += entry.count_skills(scopes)
             if len(first) < limit:
-                first += [(entry, skill_id) for skill_id in visible]
-            if number % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+                first += _list_skills(page, scopes)
         return self.open_offers(first[:limit]), count - limit
+
+    async def _pages_of(self, within: Set[ListingKey]) -> AsyncIterator[list[Entry]]:
+        """The agents of these listings, in the order of the directory."""
+        if len(within) > _MAX_SORTED:
+            async for page in self._directory.iterate_pages():
+                yield [entry for entry in page if entry.id in within]
+        else:
+            entries = [entry for i in within if (entry := self._directory.find_entry(i)) is not None]
+            ordered = self._directory.sort_entries(entries)
+            yield [entry for entry in ordered if self._directory.represents_agent(entry)]
 
     def open_offers(self, wanted: Sequence[tuple[Entry, str]]) -> list[Offer]:
         """Resolve pairs of agent and skill id; vanished skills are skipped."""
@@ -161,18 +185,17 @@ class _Finder:
         self,
         query: str,
         principal: Principal,
-        within: Sequence[Entry] | None,
+        within: Set[ListingKey] | None,
         limit: int,
         why: str | None,
         view: AgentView | None,
     ) -> tuple[list[Offer], Json]:
         """The skills that match a query, and further fields of the reply."""
-        keys: list[ListingKey] | None = None if within is None else [entry.id for entry in within]
         represents_agent = self._directory.represents_agent
         scopes, learn = principal.scopes, self._history.learn_for(principal, query)
         try:
             ranking = self._search.find_skills(
-                query, scopes, limit=limit, within=keys, accept=represents_agent, learn=learn
+                query, scopes, limit=limit, within=within, accept=represents_agent, learn=learn
             )
         except StateError as error:
             # a full or damaged disk makes the search slower and less precise, but does not end it
@@ -183,7 +206,7 @@ class _Finder:
         if why is not None:
             named = self._directory.get(why, view=view)
             explained = explain_place(
-                query, named, scopes, self._search, within=keys, accept=represents_agent, learn=learn
+                query, named, scopes, self._search, within=within, accept=represents_agent, learn=learn
             )
             reasons = [*explained.reasons, describe_trust(named)]
             if (exam := self._exams.find(named)) is not None:
@@ -214,9 +237,10 @@ class _Finder:
         more = f" and {len(first) - _MAX_TAKERS} more" if len(first) > _MAX_TAKERS else ""
         return f"a call of {skill_id} that names no agent goes to {names or 'nobody'}{more}"
 
-    async def _list_by_name(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
+    async def _list_by_name(self, query: str, within: Set[ListingKey] | None) -> list[Listing]:
         """Listings to search without an index; of many, those with a word of the query in a name."""
-        entries = within if within is not None else await self.narrow()
+        ids = within if within is not None else await self.narrow()
+        entries = [entry async for page in self._pages_of(ids) for entry in page]
         if len(entries) > _MAX_UNINDEXED:
             stems = [stem for stem, _ in stem_words(query)]
             entries = [
@@ -225,6 +249,10 @@ class _Finder:
                 if any(stem in name.lower() for name in _names(entry) for stem in stems)
             ]
         return self._directory.open_all(entries[:_MAX_UNINDEXED])
+
+
+def _list_skills(entries: Iterable[Entry], scopes: frozenset[str]) -> list[tuple[Entry, str]]:
+    return [(entry, skill_id) for entry in entries for skill_id in entry.list_skills(scopes)]
 
 
 def shorten_reply(reply: Json) -> Json:
@@ -244,9 +272,10 @@ def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> s
         return None
     if parts.is_tried:
         return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
+    others = f", {parts.receipts:+.2f} for failures that other hubs measured" if parts.receipts else ""
     return (
         f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls; what came of similar requests is "
+        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls{others}; what came of similar requests is "
         f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
     )
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from retinue.authoring.context import Context
 from retinue.workflows.run_progress import RunProgress, StepReport
-
-Json = dict[str, Any]
 
 LOOK_S = 0.1
 """The interval at which the reports of a run are looked at; pieces of a text that came meanwhile are one."""
@@ -55,10 +52,12 @@ class _Passing:
                     await self.is_over.wait()
             await self._send()
         # what came while that was sending
+        await self._progress.catch_up(self._run_id)
         await self._send()
 
     async def report(self, fraction: float | None, message: str) -> None:
         """Report progress of the run itself."""
+        await self._progress.catch_up(self._run_id)
         await self._send()
         await self._ctx.progress(fraction, message)
 
@@ -75,10 +74,3 @@ class _Passing:
 def _describe(report: StepReport) -> str:
     share = "" if report.fraction is None else f"{report.fraction:.0%}"
     return f"{report.step}: {' '.join(part for part in (share, report.message) if part) or 'running'}"
-
-
-def render_report(report: StepReport) -> Json:
-    """A report as JSON: a piece of text, or a fraction and a message."""
-    if report.piece is not None:
-        return report.piece.to_json()
-    return {"step": report.step, "fraction": report.fraction, "message": report.message}

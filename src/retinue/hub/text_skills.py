@@ -124,7 +124,7 @@ class HubTextSkills:
         within = None
         if view is not None:
             # otherwise hidden agents would use up the limit
-            within = [entry.id for entry in self._directory.list_entries() if is_seen(view, entry.name)]
+            within = await self._directory.select(view)
         try:
             ranking = self._search.find_skills(
                 text,

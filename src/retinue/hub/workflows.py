@@ -144,9 +144,11 @@ class RunStarter:
         """Start a run of ``definition``, which is that of ``loaded`` or made of it.
 
         ``watches`` = keep what its steps report, from the first one on. Raises DefinitionError for what would
-        surely fail; a run that was started before is not checked again.
+        surely fail; a run that was started before is not checked again. Raises PolicyDeniedError.
         """
         reject_limited(principal)
+        is_inline = loaded.document.source == INLINE
+        self.access.check_start(principal, loaded.definition.name, is_inline=is_inline)
         bundled = await bundle(self.library, loaded)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}

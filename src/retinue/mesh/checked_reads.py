@@ -65,10 +65,7 @@ async def read_checked(
 
 def item_of(request: ReadRequest) -> Resource | Prompt:
     """The resource or the prompt that is read, or whose argument is completed, by its name alone."""
-    is_uri = request.kind == "completion" and (":" in request.name or "/" in request.name)
-    if request.kind == "resource" or is_uri:
-        return Resource(request.name, request.name)
-    return Prompt(request.name)
+    return Prompt(request.name) if request.is_of_prompt else Resource(request.name, request.name)
 
 
 def _as_skill(item: Resource | Prompt) -> Skill:

@@ -571,9 +571,10 @@ class Dispatcher:
             state.span.close(outcome)
         if self.admission.events.observed:
             listing = None if state.listing is None else state.listing.digest
-            self.admission.events.emit(
-                CallEndedEvent(call, outcome, now(), policy=state.policy, listing=listing)
-            )
+            policy = state.policy
+            if outcome.error is not None and policy is None and state.admitted is not None:
+                policy = state.admitted.policy  # of a call that policies denied
+            self.admission.events.emit(CallEndedEvent(call, outcome, now(), policy=policy, listing=listing))
 
 
 def _with_trace(call: Call, admitted: AdmittedCall) -> Call:

@@ -96,11 +96,11 @@ class Entry:
 
     def count_skills(self, scopes: Scopes) -> int:
         """The number of skills that `list_skills` lists, at less cost."""
-        return _count_visible(self.kinds, scopes)
+        return count_visible(self.kinds, scopes)
 
     def count_listed(self, scopes: Scopes) -> int:
         """The number of these skills that are in a list of tools."""
-        return _count_listed(self.kinds, scopes)
+        return count_listed(self.kinds, scopes)
 
     def has_role(self, role: str, scopes: Scopes) -> bool:
         """Whether a skill that has this id, or names the role, is visible to these scopes."""
@@ -226,13 +226,15 @@ def _seen(value: Hashable) -> Hashable:
 
 
 @lru_cache(maxsize=1024)
-def _count_visible(kinds: str, scopes: Scopes) -> int:
+def count_visible(kinds: str, scopes: Scopes) -> int:
+    """How many skills of these `Entry.kinds` are visible to these scopes."""
     seen = _visible_kinds(scopes)
     return sum(kind in seen for kind in kinds)
 
 
 @lru_cache(maxsize=1024)
-def _count_listed(kinds: str, scopes: Scopes) -> int:
+def count_listed(kinds: str, scopes: Scopes) -> int:
+    """How many of them are in a list of tools."""
     seen = _visible_kinds(scopes)
     return sum(kind in seen and kind.islower() for kind in kinds)
 

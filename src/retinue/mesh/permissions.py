@@ -14,7 +14,9 @@ states the name of an agent; all processes of one mesh trust each other.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
@@ -43,6 +45,8 @@ EXPOSED_HERE = "exposed_here"
 
 _MCP_SCOPES = frozenset({"exposed"})
 _REMEMBERED_GLOBS = 1024
+_DECIDING_S = 0.004
+"""Seconds of decisions about lists before others run."""
 _OWN_IDS = frozenset({"local", "mesh"})
 """The ids of the state token and of a mesh token, where no other caller is named."""
 
@@ -134,6 +138,10 @@ SkillNotes = Callable[[Candidate, Skill], str]
 """What a list tells about a call of a skill of an agent, "" for nothing; equal ones tell alike."""
 
 
+CheckStart = Callable[[Principal, str, bool], None]
+"""Raises an error for a principal that may not start a workflow: its name, and whether it is inline."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentView:
     """The agents that a principal sees; equal views show the same agents.
@@ -162,6 +170,7 @@ class Access:
         }
         self._filter_of: Callable[[Principal], ListFilter | None] | None = None
         self._notes_of: Callable[[Principal], SkillNotes | None] | None = None
+        self._check_start: CheckStart | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
@@ -174,6 +183,18 @@ class Access:
     def note_lists(self, notes_of: Callable[[Principal], SkillNotes | None] | None) -> None:
         """Tell in lists what the notes of a principal say; None = nothing."""
         self._notes_of = notes_of
+
+    def check_starts(self, check: CheckStart | None) -> None:
+        """Ask before a run of a workflow is started; None = every start passes."""
+        self._check_start = check
+
+    def check_start(self, principal: Principal, workflow: str, *, is_inline: bool) -> None:
+        """Raise PolicyDeniedError where policies forbid that a principal starts a workflow.
+
+        The definition of one that ``is_inline`` comes with the call.
+        """
+        if self._check_start is not None:
+            self._check_start(principal, workflow, is_inline)
 
     @property
     def has_policies(self) -> bool:
@@ -214,6 +235,42 @@ def may_send(send: Sequence[str] | None, agent: str, skill: str) -> bool:
 def is_seen(view: AgentView | None, agent: str) -> bool:
     """Whether a principal with this view sees the agent."""
     return view is None or view(agent)
+
+
+async def decide_lists(view: AgentView | None, items: Iterable[tuple[Candidate, Item]]) -> None:
+    """Decide about these items of lists for a view while others run; what is decided is kept for the lists.
+
+    A decision by a policy takes up to half a millisecond, and a list is made in one go.
+    """
+    if view is None or (view.lists is None and view.notes is None):
+        return
+    began = time.perf_counter()
+    for agent, item in items:
+        is_listed(view, agent, item)
+        if view.notes is not None and isinstance(item, Skill):
+            view.notes(agent, item)
+        if time.perf_counter() - began > _DECIDING_S:
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+
+
+async def decide_listings(view: AgentView | None, listings: Iterable[Listing]) -> None:
+    """`decide_lists` about all items of agents."""
+    await decide_lists(view, ((one, item) for one in listings for item in _list_items(one.record)))
+
+
+async def decide_agents(view: AgentView | None, listings: Iterable[Listing], scopes: frozenset[str]) -> None:
+    """`decide_lists` about as much of each agent as `is_agent_listed` asks for."""
+
+    def list_until_listed() -> Iterator[tuple[Candidate, Item]]:
+        for listing in listings:
+            for item in _list_items(listing.record):
+                if is_visible(item.visibility, scopes):
+                    yield listing, item
+                    if is_listed(view, listing, item):
+                        break
+
+    await decide_lists(view, list_until_listed())
 
 
 def is_listed(view: AgentView | None, agent: Candidate, item: Item) -> bool:

@@ -34,8 +34,9 @@ _log = structlog.get_logger("retinue.changes")
 class ReadRequest:
     """A request for the resource of a URI, a prompt with its arguments, or values for one argument.
 
-    For a completion, ``name`` is the name of a prompt or a URI template, ``argument`` the argument to
-    complete, ``value`` the text typed so far, and ``arguments`` the other arguments that are known.
+    For a completion, ``name`` is the name of a prompt or a URI template, as ``completes`` says, ``argument``
+    the argument to complete, ``value`` the text typed so far, and ``arguments`` the other arguments that are
+    known. Where ``completes`` is None, the form of the name tells.
     """
 
     id: str
@@ -49,6 +50,16 @@ class ReadRequest:
     argument: str = ""
     value: str = ""
     deadline: float | None = None
+    completes: Literal["prompt", "resource"] | None = None
+
+    @property
+    def is_of_prompt(self) -> bool:
+        """Whether a prompt is read, or an argument of it is completed."""
+        if self.kind != "completion":
+            return self.kind == "prompt"
+        if self.completes is not None:
+            return self.completes == "prompt"
+        return ":" not in self.name and "/" not in self.name
 
 
 @dataclass(frozen=True, slots=True)

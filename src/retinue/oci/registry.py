@@ -46,6 +46,7 @@ from retinue.oci.codec.reference import (
     card_repository,
     choose_tag,
     default_tag,
+    is_referrers_tag,
     policy_repository,
     prompt_repository,
     workflow_repository,
@@ -339,7 +340,7 @@ async def forget(
     Raises ReferenceNotFoundError when there are none, RepositoryTakenError when the card has another name.
     """
     place = repository or card_repository(name)
-    held = await registry.list_tags(place)
+    held = [held_tag for held_tag in await registry.list_tags(place) if not is_referrers_tag(held_tag)]
     tags = held if tag is None else [held_tag for held_tag in held if held_tag == tag]
     if not tags:
         raise ReferenceNotFoundError(registry.name, place if tag is None else f"{place}:{tag}")
@@ -353,7 +354,7 @@ async def forget(
         except ReferenceNotFoundError:
             # A registry that deletes by digest removes all tags of a card at once.
             continue
-    if not await registry.list_tags(place):
+    if choose_tag(await registry.list_tags(place)) is None:
         await index_change(registry, gone={place})
     return tuple(tags)
 
@@ -364,7 +365,7 @@ async def withdraw(registry: Registry, published: Published) -> None:
     Raises ReferenceNotFoundError when it is already gone.
     """
     await registry.delete(published.repository, published.digest)
-    if not await registry.list_tags(published.repository):
+    if choose_tag(await registry.list_tags(published.repository)) is None:
         await index_change(registry, gone={published.repository})
 
 

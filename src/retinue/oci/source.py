@@ -34,7 +34,12 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.schema.checks import check_skill
 from retinue.oci.codec.artifacts import Artifact
 from retinue.oci.codec.catalog import Heads
-from retinue.oci.codec.reference import Reference, choose_version_tags, is_repository
+from retinue.oci.codec.reference import (
+    Reference,
+    choose_version_tags,
+    is_referrers_tag,
+    is_repository,
+)
 from retinue.oci.registry import Registry, read_published
 
 _log = structlog.get_logger("retinue.oci")
@@ -326,7 +331,7 @@ class RegistrySource(Source):
 
     def _choose(self, key: str, tags: Iterable[str]) -> tuple[str, ...]:
         """The tags to read; () when there are no tags. Raises ReferenceNotFoundError."""
-        held = list(tags)
+        held = [tag for tag in tags if not is_referrers_tag(tag)]
         chosen = self._choose_tags(held)
         if held and not chosen:
             raise ReferenceNotFoundError(self.name, f"{key}:{self._tag}")

@@ -75,6 +75,7 @@ RESERVED = frozenset(
         "metrics",
         "parts",
         "policy",
+        "receipts",
         "registries",
         "registry",
         "routing",

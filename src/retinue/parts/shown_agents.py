@@ -14,7 +14,14 @@ from retinue.core.errors import UnknownAgentError
 from retinue.core.record import LOCAL_SOURCE, AgentRecord, Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
-from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_seen, narrow_record
+from retinue.mesh.permissions import (
+    Access,
+    AgentView,
+    decide_listings,
+    is_agent_listed,
+    is_seen,
+    narrow_record,
+)
 
 OPENED_AT_ONCE = 50
 """Listings that are opened before other tasks run, at about 100 µs each."""
@@ -91,7 +98,15 @@ class OwnAgent:
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
         if name != self.agent.name or not self.is_seen(caller):
             raise UnknownAgentError(name)
+        if not for_call:
+            await self.decide(caller)
         return self.own(caller, for_call=for_call)
+
+    async def decide(self, caller: Principal) -> None:
+        """Decide what the caller may list of the agent, while others run."""
+        record = self._read(self.agent.revision)
+        listing = Listing(record, LOCAL_SOURCE, self.agent.name)
+        await decide_listings(self._access.view_of(caller), [listing])
 
     async def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
         others: tuple[ShownAgent, ...] = ()
@@ -131,6 +146,8 @@ class MeshAgents:
 
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
         if name == self.agent.name and self._own.is_seen(caller):
+            if not for_call:
+                await self._own.decide(caller)
             return self._own.own(caller, for_call=for_call)
         await self._directory.ensure_fresh(for_call=for_call)
         view = self._access.view_of(caller)
@@ -140,6 +157,7 @@ class MeshAgents:
             raise UnknownAgentError(name) from None
         if for_call:
             return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)
+        await decide_listings(view, [listing])
         if not is_agent_listed(view, listing, caller.scopes):
             raise UnknownAgentError(name)
         return self._show(listing, caller, view)
@@ -151,6 +169,7 @@ class MeshAgents:
             seen = [entry for entry in page if is_seen(view, entry.name)]
             for start in range(0, len(seen), OPENED_AT_ONCE):
                 for listing in self._directory.open_all(seen[start : start + OPENED_AT_ONCE]):
+                    await decide_listings(view, [listing])
                     if is_agent_listed(view, listing, caller.scopes):
                         yield self._show(listing, caller, view)
                 await asyncio.sleep(0)

@@ -30,9 +30,12 @@ CALLER, AGENT, SKILL, RESOURCE, PROMPT, TAG, SOURCE, GROUP, ACTION = (
 USE = EntityId(ACTION, "use")
 CALL, LIST = EntityId(ACTION, "call"), EntityId(ACTION, "list")
 READ, GET_PROMPT = EntityId(ACTION, "read"), EntityId(ACTION, "prompt")
-ARTIFACT, APPROVAL = f"{NAMESPACE}::Artifact", f"{NAMESPACE}::Approval"
+ARTIFACT, APPROVAL, IMPORT, WORKFLOW = (
+    f"{NAMESPACE}::{kind}" for kind in ("Artifact", "Approval", "Import", "Workflow")
+)
 PUBLISH, ANSWER = EntityId(ACTION, "publish"), EntityId(ACTION, "answer")
-OWNER_ACTIONS = frozenset({PUBLISH.id, ANSWER.id})
+ADD_IMPORT, START = EntityId(ACTION, "import"), EntityId(ACTION, "start")
+OWNER_ACTIONS = frozenset({PUBLISH.id, ANSWER.id, ADD_IMPORT.id, START.id})
 """What is done to the mesh itself; these are no part of the action ``use``."""
 
 _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio", "run"})

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, Approval, ApprovalStore
 from retinue.core.allowance import Allowance
-from retinue.core.call import Call, Principal, TraceContext, TraceExtension
+from retinue.core.call import LOCAL, Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
@@ -33,14 +33,18 @@ from retinue.policies.counts import CallCounts, CallLimits, MemoryCounts, make_c
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
+    ADD_IMPORT,
     AGENT,
     ANSWER,
     APPROVAL,
     ARTIFACT,
     CALL,
     GET_PROMPT,
+    IMPORT,
     PUBLISH,
     READ,
+    START,
+    WORKFLOW,
     Caller,
     Resource,
     entity_value,
@@ -136,9 +140,12 @@ class Gate:
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         if decision.verdict == "deny":
+            # tells the audit that policies denied the call, and neither a guard nor a person
+            admitted.policy = self._render(decision, watched=False)
             raise deny(decision, listing.name, name)
+        admitted.policy = None
         decide = partial(self._decide, engine, call, resource, action)
-        permitted = self._oblige(decision, call, listing, name, decide)
+        permitted = self._oblige(decision, call, listing, item, name, decide)
         marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         admitted.trace = self._note(marked, call)
         return permitted
@@ -164,6 +171,21 @@ class Gate:
         approval = EntityId(APPROVAL, f"{owner.id.replace('/', '%2F')}/{name}")
         resource = Resource(approval, owner, (owner,), (("name", name),))
         self._check_owner_action(principal, ANSWER, resource, f"answer about {agent}/{skill}")
+
+    def check_import(self, name: str, kind: str, place: str) -> None:
+        """Raise PolicyDeniedError where a policy forbids that the owner imports a server, an API or an agent.
+
+        ``kind`` is ``mcp``, ``openapi`` or ``a2a``, and ``place`` its URL, file or command.
+        """
+        attributes = (("name", normalize(name)), ("kind", kind), ("place", normalize(place)))
+        resource = Resource(EntityId(IMPORT, normalize(name)), EntityId(AGENT, ""), (), attributes)
+        self._check_owner_action(LOCAL, ADD_IMPORT, resource, f"import of {name}")
+
+    def check_start(self, principal: Principal, workflow: str, is_inline: bool) -> None:
+        """Raise PolicyDeniedError where a policy forbids that a principal starts a run of a workflow."""
+        attributes = (("name", normalize(workflow)), ("inline", is_inline))
+        resource = Resource(EntityId(WORKFLOW, normalize(workflow)), EntityId(AGENT, ""), (), attributes)
+        self._check_owner_action(principal, START, resource, f"start of {workflow}")
 
     def may_answer(self, principal: Principal, agent: str, skill: str) -> bool:
         """Whether `check_answer` lets a principal answer."""
@@ -200,7 +222,13 @@ class Gate:
         return rows
 
     def _oblige(
-        self, decision: Decision, call: Call, listing: Listing, name: str, decide: Callable[[], Decision]
+        self,
+        decision: Decision,
+        call: Call,
+        listing: Listing,
+        item: Item,
+        name: str,
+        decide: Callable[[], Decision],
     ) -> PermittedCall:
         """What the obligations of a permitted call ask for; ``decide`` decides about it once more."""
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
@@ -221,7 +249,7 @@ class Gate:
         if decision.verdict == "approve":
             approve = self._bind_approval(decision, call, listing, name, note, decide)
         masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
-        return PermittedCall(note, approve, partial(_mask, masking) if masking else None, limits)
+        return PermittedCall(note, approve, partial(_mask, masking, item) if masking else None, limits)
 
     def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> CallLimits:
         """What counts the call for these policies."""
@@ -389,14 +417,15 @@ class Gate:
             raise refuse(decision, what)
 
 
-def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
+def _mask(policies: tuple[Policy, ...], item: Item, guards: Guards | None) -> Guards:
     """The guards of a process with those that mask what the policies say."""
     # imported here, because most calls are not masked
     from retinue.guards.call_guards import CallGuards, GuardRule
     from retinue.guards.guard import MaskGuard
 
+    schemas = (item.input_schema, item.output_schema) if isinstance(item, Skill) else (None, None)
     rules = [
-        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results))
+        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results, *schemas))
         for policy in policies
         if policy.redaction is not None
     ]

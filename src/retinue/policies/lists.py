@@ -113,10 +113,12 @@ class ListDecisions:
         permits = self._decide_plainly(caller, cut, _kind_of(item)) if cut.plain else self._default
         if permits is None or not cut.conditional:
             return bool(permits)
+        key: tuple[Any, ...]
         if cut.attributes is None:
-            return self._ask(caller, agent, item, cut, permits)
-        values = tuple([_read(agent_facts, item, name) for name in cut.attributes])
-        key = (caller, cut.rules, permits, _kind_of(item), values)
+            key = (caller, numbers, permits, Resource.of(agent, item))
+        else:
+            values = tuple([_read(agent_facts, item, name) for name in cut.attributes])
+            key = (caller, cut.rules, permits, _kind_of(item), values)
         decision = self._decided.get(key)
         if decision is None:
             if len(self._decided) >= _KEPT:

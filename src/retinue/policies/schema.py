@@ -13,7 +13,7 @@ from typing import Any
 
 import cedarpy
 
-from retinue.policies.entities import ANSWER, NAMESPACE, PUBLISH
+from retinue.policies.entities import ADD_IMPORT, ANSWER, NAMESPACE, PUBLISH, START
 from retinue.policies.reads import Path, ValueType
 
 _TEXT = {"type": "String"}
@@ -87,10 +87,14 @@ def make_schema(reads: Mapping[Path, ValueType], *, is_owners: bool = False) -> 
     if is_owners:
         types["Artifact"] = {"shape": _record({"name": _TEXT})}
         types["Approval"] = {"memberOfTypes": ["Agent"], "shape": _record({"name": _TEXT, "agent": _AGENT})}
+        types["Import"] = {"shape": _record({"name": _TEXT, "kind": _TEXT, "place": _TEXT})}
+        types["Workflow"] = {"shape": _record({"name": _TEXT, "inline": _BOOLEAN})}
         empty = _record({})
         actions = {
             PUBLISH.id: _action(empty, ["Artifact"], parent=None),
             ANSWER.id: _action(empty, ["Approval"], parent=None),
+            ADD_IMPORT.id: _action(empty, ["Import"], parent=None),
+            START.id: _action(empty, ["Workflow"], parent=None),
         }
         return {NAMESPACE: {"entityTypes": types, "actions": actions}}
     return {

@@ -14,6 +14,7 @@ from retinue.core.record import Candidate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.agent_stats import AgentStatsTable, report_health
 from retinue.mesh.health.probe_schedule import ProbeSchedule
+from retinue.mesh.health.probe_sharing import ProbeSharing
 from retinue.web.codec.jsonrpc import parse_response, render_request
 from retinue.web.http_client import HttpClient
 from retinue.web.knock import is_refused
@@ -77,11 +78,13 @@ async def probe(
     *,
     timeout_s: float,
     schedule: ProbeSchedule | None = None,
+    sharing: ProbeSharing | None = None,
     longest_s: float = math.inf,
 ) -> None:
     """Probe agents, and record their health in ``directory``, and in ``schedule`` when they are asked again.
 
-    Of an unreachable agent only the port is asked, until something listens there again.
+    Of an unreachable agent only the port is asked, until something listens there again. Others are told by
+    ``sharing``.
     """
     waiting = iter(agents)
 
@@ -92,6 +95,8 @@ async def probe(
             if agent.health == "unreachable" and await is_refused(agent.url, timeout_s=timeout_s):
                 if schedule is not None:
                     schedule.note(agent, "unreachable", longest_s)
+                if sharing is not None:
+                    sharing.note(agent, "unreachable")
                 await asyncio.sleep(0)  # a local port is refused at once, and others run meanwhile
                 continue
             stats = agent_stats.of(agent)
@@ -103,6 +108,8 @@ async def probe(
             report_health(stats, agent, directory.record_health)
             if schedule is not None:
                 schedule.note(agent, stats.health, longest_s)
+            if sharing is not None:
+                sharing.note(agent, stats.health)
 
     # A few workers, rather than a task for each of a hundred thousand agents.
     await asyncio.gather(*(ask() for _ in range(min(_AT_ONCE, len(agents)))))

@@ -17,6 +17,7 @@ from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.many_hubs.part import ManyHubsPart
 from retinue.runtime.mesh import Chains, open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.artifacts import ArtifactsPart
@@ -25,6 +26,7 @@ from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
 from retinue.runtime.parts.finding.exam import ExamPart
 from retinue.runtime.parts.finding.history import HistoryPart
+from retinue.runtime.parts.finding.receipts import ReceiptsPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
@@ -106,6 +108,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         AuditPart(),
         HistoryPart(),
         ExamPart(),
+        ReceiptsPart(),
         MeshMapPart(),
         MessagesPart(),
         HubMcpPart(),
@@ -122,6 +125,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         *list_parts_of("hub", settings.parts.off),
         DashboardPart(),
         UpkeepPart(),
+        ManyHubsPart(),
         FolderWatchPart(),
         HubLinesPart(options.next_step),
         LogsPart(),
@@ -163,6 +167,7 @@ async def open_hub(start: Start, chains: Chains | None = None) -> AsyncIterator[
         process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         process.add(SqliteAudit, audit)
         links = NetworkLinks()
         process.add(NetworkLinks, links)

@@ -17,6 +17,7 @@ from retinue.parts.lazy import Lazy
 from retinue.settings import Settings
 from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
+from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
@@ -57,6 +58,7 @@ class LazyRuns:
         self.problem: RetinueError | None = None
         """Why the last attempt to execute runs has failed; None if it has not."""
         self._on_deleted: OnDeleted | None = None
+        self._progress: RunProgress | None = None
         self._options = settings.runs
         self._nodes = state.nodes
         self._asked = asyncio.Event()
@@ -151,6 +153,10 @@ class LazyRuns:
         artifacts.find_held = self.find_held_artifacts
         self._on_deleted = artifacts.release
 
+    def share_reports(self, progress: RunProgress) -> None:
+        """Exchange what steps report with the other processes of this database."""
+        self._progress = progress
+
     async def tell_deleted(self, runs: Sequence[str], digests: Sequence[str]) -> None:
         """Release the artifacts of deleted runs."""
         if self._on_deleted is not None:
@@ -218,6 +224,7 @@ class LazyRuns:
             ),
             on_deleted=self.tell_deleted,
             hosted=self._hosted,
+            progress=self._progress,
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s
         gc.freeze()

@@ -29,7 +29,7 @@ from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import Ready, report_ready
 from retinue.settings import Settings, find_missing_parts
-from retinue.settings_tables import EndpointTable, LimitTable
+from retinue.settings_tables import EndpointTable, LimitTable, TimeoutTable
 from retinue.storage.state import State
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
@@ -69,6 +69,7 @@ async def run_process(launch: Launch) -> int:
         )
         if launch.source.reread is not None:
             stop.on_hangup = reload
+        stop.leave_s = process.tables.get(TimeoutTable).leave_s
         parts = await _enter(stack, open_parts(process, launch.parts), stop, launch.hang_s)
         if parts is None:
             return _end(launch, stop)

@@ -32,7 +32,7 @@ from retinue.runtime.machine.limits import (
 )
 from retinue.runtime.machine.port_holder import find_port_holder
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
-from retinue.web.fast.http_protocol import LimitedHttpProtocol
+from retinue.web.fast.http_protocol import LimitedHttpProtocol, close_idle
 from retinue.web.rejections import is_streamed_path
 
 SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
@@ -148,6 +148,8 @@ class Stop:
 
     def __init__(self) -> None:
         self._wanted = asyncio.Event()
+        self.leave_s = 0.0
+        """How long the process still answers calls after it was asked to stop, while ``/ready`` says 503."""
         self.reason = ""
         self.exit_code = 0
         self.on_hangup: Callable[[], None] | None = None
@@ -259,7 +261,11 @@ class HttpServer:
 
     @contextlib.asynccontextmanager
     async def running(self, listeners: Sequence[socket.socket], stop: Stop) -> AsyncIterator[None]:
-        """Serve while inside; on leaving, wait a few seconds for calls in flight."""
+        """Serve while inside; on leaving, wait a few seconds for calls in flight.
+
+        As soon as the process is asked to stop, each response closes its connection, so that a client behind
+        a balancer goes to another process.
+        """
         server = self._server
         task = asyncio.create_task(server.serve(sockets=list(listeners)))
         task.add_done_callback(lambda _: stop.ask("the server has stopped"))
@@ -268,12 +274,24 @@ class HttpServer:
         # objects of imports and start-up live as long as the process; exclude them from collections
         gc.collect()
         gc.freeze()
+        leaving = asyncio.create_task(self._leave(stop))
         try:
             yield
         finally:
+            await end_task(leaving)
             server.should_exit = True
             await task
             self._gate.close()
+
+    async def _leave(self, stop: Stop) -> None:
+        """Send clients elsewhere; at the end of ``leave_s`` nothing is accepted, and idle connections end."""
+        await stop.wait()
+        self._gate.is_leaving = True
+        if stop.leave_s:
+            await asyncio.sleep(stop.leave_s)
+            for listening in getattr(self._server, "servers", ()):
+                listening.close()
+            close_idle(self.server_state.connections)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.many_hubs.part import ManyHubsPart
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
@@ -67,6 +68,7 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
         *list_parts_of("worker", settings.parts.off),
         FirstReadingPart(),
         UpkeepPart(),
+        ManyHubsPart(),
         WorkflowHintsPart(),
         RunsPart(),
         SchedulesPart(),
@@ -84,6 +86,7 @@ async def open_worker(start: Start) -> AsyncIterator[Process]:
         process = mesh.as_process("worker", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         try:
             yield process
         finally:

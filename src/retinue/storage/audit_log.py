@@ -83,17 +83,23 @@ class AuditLog:
 
         They are among the newest `MAX_PAST_ROWS` rows. May run in any thread.
         """
+        with self._reading() as connection:
+            inputs = {} if connection is None else _read_inputs(connection, since)
+        for row in self.iterate_calls(since):
+            yield row, inputs.get(row["id"])
+
+    def iterate_calls(self, since: datetime) -> Iterator[Mapping[str, Any]]:
+        """As `iterate_past`, the rows alone."""
         oldest = since.astimezone(UTC).isoformat()
         with self._reading() as connection:
             if connection is None:
                 return
-            inputs = _read_inputs(connection, since)
             after = _find_start(connection, oldest)
             while page := connection.execute(_PAGE_AFTER, (after,)).fetchall():
                 for _, text in page:
                     row = orjson.loads(text)
                     if row.get("type") == "CALL:ENDED" and row["timestamp"] >= oldest:
-                        yield row, inputs.get(row["id"])
+                        yield row
                 after = page[-1][0]
 
     @contextmanager

@@ -48,6 +48,11 @@ class CardKeys:
                 replace_file(path, orjson.dumps(made.jwk), mode=_PRIVATE)
         return made
 
+    def find_own_id(self) -> str | None:
+        """The id of the private key of this state; None where it has none yet. Raises StateDamagedError."""
+        own = self._find_own()
+        return None if own is None else own.kid
+
     def trusted(self) -> TrustedKeys:
         """The keys that are trusted now. Raises StateDamagedError, InvalidSettingError."""
         revision = self.revision()

@@ -196,9 +196,10 @@ class FileDatabase(_Database):
 
 
 class ServerDatabase(_Database):
-    """The Postgres database at ``url``, which hubs share."""
+    """The Postgres database at ``url``, which hubs share; ``tables`` are created at the first use."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tables: str = _TABLES) -> None:
+        self._tables = tables
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._is_prepared = False
 
@@ -229,7 +230,7 @@ class ServerDatabase(_Database):
             return
         # two hubs that start at once would both create the tables
         connection.execute("SELECT pg_advisory_xact_lock(7412031)")
-        for statement in _TABLES.replace("BYTES", "BYTEA").split(";"):
+        for statement in self._tables.replace("BYTES", "BYTEA").split(";"):
             if statement.strip():
                 connection.execute(cast(Any, statement))
         connection.commit()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from sqlite3 import Connection, Row
 from typing import TypeVar, cast, get_args
@@ -77,6 +77,10 @@ long. Among rows that have the same stems, the shorter ones are better.
 _TEXTS = (
     f"SELECT s.id, l.source, l.key, l.tag, s.skill, {', '.join(f'w.{name}' for name in FIELDS)} "  # noqa: S608
     "FROM search_skills s JOIN search_listings l ON l.id = s.listing JOIN search_words w ON w.rowid = s.id "
+)
+_KEYS = (
+    "SELECT s.id, l.source, l.key, l.tag FROM search_skills s "
+    "JOIN search_listings l ON l.id = s.listing WHERE s.id IN"
 )
 _DIGESTS = f"SELECT id, source, key, tag, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
 _ADD_TERM = (
@@ -194,11 +198,19 @@ class SqliteTextIndex:
             return [Term(*row) for row in rows]
 
     def list_candidates(
-        self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
+        self,
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+        within: Container[ListingKey] | None = None,
     ) -> Sequence[SkillText]:
         counts = self.counts({*asked, *expanded})
         with self._database.reading() as connection:
-            hits = _Hits(connection, visibilities, self._exact_rows, self._stage_rows, max(limit, ENOUGH))
+            hits = _Hits(
+                connection, visibilities, self._exact_rows, self._stage_rows, max(limit, ENOUGH), within
+            )
             hits.search(counts.keys() & set(asked), counts)
             return _load_texts(connection, "s.id", hits.best()[:limit])
 
@@ -265,8 +277,10 @@ class _Hits:
         exact_rows: int,
         stage_rows: int,
         limit: int,
+        within: Container[ListingKey] | None = None,
     ) -> None:
         self._connection = connection
+        self._within = within
         self._exact_rows = exact_rows
         self._stage_rows = stage_rows
         self._limit = limit
@@ -303,8 +317,22 @@ class _Hits:
         """Add the matching rows, unless there are enough already."""
         if expression and len(self._found) < ENOUGH:
             self._stage += 1
-            for rowid, badness in self._connection.execute(query, (expression, rows, self._limit)):
-                self._found.setdefault(rowid, (self._stage, badness))
+            limit = self._limit if self._within is None else rows
+            hits = self._connection.execute(query, (expression, rows, limit)).fetchall()
+            seen = None if self._within is None else self._keep_within([row[0] for row in hits])
+            for rowid, badness in hits:
+                if seen is None or rowid in seen:
+                    self._found.setdefault(rowid, (self._stage, badness))
+
+    def _keep_within(self, ids: Sequence[int]) -> set[int]:
+        """The rows of these whose listing is within the search."""
+        assert self._within is not None
+        return {
+            skill_id
+            for some in _chunks(ids)
+            for skill_id, *key in self._connection.execute(f"{_KEYS} ({_placeholders(some)})", some)
+            if ListingKey(*key) in self._within
+        }
 
 
 def _prepare(connection: Connection) -> None:

@@ -47,6 +47,7 @@ _OWN = (
     "artifacts.db*",
     "history.db*",
     "exams.json",
+    "receipts.json",
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -177,6 +178,11 @@ class State:
     def exams(self) -> Path:
         """The results of the entrance exams of agents."""
         return self.root / "exams.json"
+
+    @property
+    def receipts(self) -> Path:
+        """The receipts of other hubs, and when own ones were issued."""
+        return self.root / "receipts.json"
 
     @property
     def spending(self) -> Path:

@@ -77,6 +77,8 @@ class ConnectionGate:
         self.limits = limits
         self.is_streamed = is_streamed
         self.held_bytes = 0
+        self.is_leaving = False
+        """Whether each response closes its connection, because the process ends soon."""
         self._heads: dict[Waiting, None] = {}
         self._bodies: dict[Waiting, None] = {}
         self._lingering = 0

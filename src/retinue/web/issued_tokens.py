@@ -12,7 +12,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -135,6 +135,14 @@ class TokenFile:
         now = time.time()
         return any(token.principal.id == caller and not token.is_expired(now) for token in self.list_all())
 
+    def find_scopes(self, caller: str) -> frozenset[str] | None:
+        """The scopes of the newest valid token of a caller; None without one. Raises StateDamagedError."""
+        now = time.time()
+        valid = [
+            token for token in self.list_all() if token.principal.id == caller and not token.is_expired(now)
+        ]
+        return frozenset(valid[-1].scopes) if valid else None
+
     def revoke(self, token_id: str) -> IssuedToken:
         """Revoke a token. Raises UnknownTokenError with similar ids."""
         with self._editing() as held:
@@ -144,6 +152,13 @@ class TokenFile:
             held.remove(token)
         (self._keys / _USES / token_id).unlink(missing_ok=True)
         return token
+
+    def merge(self, added: Iterable[IssuedToken], revoked: Collection[str]) -> None:
+        """Add tokens that another hub has issued, and drop those that were revoked there, by their ids."""
+        with self._editing() as held:
+            known = {token.id for token in held}
+            held[:] = [token for token in held if token.id not in revoked]
+            held += [token for token in added if token.id not in known]
 
     def _editing(self) -> _FileEdit:
         return _FileEdit(self._keys, self._path)
@@ -300,7 +315,7 @@ def read_tokens(path: Path) -> tuple[IssuedToken, ...]:
     """Read the tokens in the file; empty when it does not exist. Raises StateDamagedError."""
     try:
         rows = orjson.loads(path.read_bytes())
-        return tuple(_parse(row) for row in rows["tokens"])
+        return tuple(parse_token(row) for row in rows["tokens"])
     except FileNotFoundError:
         return ()
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -311,7 +326,8 @@ def read_tokens(path: Path) -> tuple[IssuedToken, ...]:
         ) from error
 
 
-def _parse(row: Mapping[str, Any]) -> IssuedToken:
+def parse_token(row: Mapping[str, Any]) -> IssuedToken:
+    """The token of a row of the file. Raises KeyError, TypeError and ValueError for another form."""
     expires, name = row["expires"], row["name"]
     digest, kind = str(row["sha256"]), row["kind"]
     if len(digest) != _DIGEST_LENGTH or kind not in ("token", "join"):
@@ -335,19 +351,21 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value))
 
 
+def render_token(token: IssuedToken) -> dict[str, Any]:
+    """The row of a token in the file."""
+    return {
+        "id": token.id,
+        "sha256": token.digest,
+        "name": token.name,
+        "kind": token.kind,
+        "scopes": token.scopes,
+        "agents": token.agents,
+        "created": token.created_at,
+        "expires": token.expires_at,
+        "groups": token.groups,
+    }
+
+
 def _render(tokens: Sequence[IssuedToken]) -> bytes:
-    rows = [
-        {
-            "id": token.id,
-            "sha256": token.digest,
-            "name": token.name,
-            "kind": token.kind,
-            "scopes": token.scopes,
-            "agents": token.agents,
-            "created": token.created_at,
-            "expires": token.expires_at,
-            "groups": token.groups,
-        }
-        for token in tokens
-    ]
+    rows = [render_token(token) for token in tokens]
     return orjson.dumps({"v": 1, "tokens": rows}, option=orjson.OPT_INDENT_2)

@@ -29,7 +29,6 @@ from retinue.core.record import (
     Skill,
     render_deprecation,
 )
-from retinue.core.text import suggest
 from retinue.core.usage import NO_SOURCES
 from retinue.mesh.admission import Admission
 from retinue.mesh.asking.fanout import Answers, ask_agents
@@ -129,8 +128,7 @@ class RoleChoice:
             raise RoleNotOfferedError(role, agent)
         if away := self._directory.find_away(agent, role, scopes, view):
             raise away
-        names = (entry.name for entry in self._directory.list_entries() if is_seen(view, entry.name))
-        raise UnknownAgentError(agent, near=suggest(agent, names))
+        raise UnknownAgentError(agent, near=self._directory.suggest_names(agent, view))
 
 
 def _choose(offer: RoleOffer, candidates: Iterable[Candidate]) -> Choice:

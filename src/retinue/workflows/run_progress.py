@@ -1,18 +1,20 @@
 """What the steps of runs report while they run: pieces of text, and lines of progress.
 
-Reports are kept in the memory of the process that executes the run, and nowhere else: they are no events of
-the run, and a node that takes the run over does not know them. Nothing is kept of a run that nobody watches.
-A reader that is slower than the steps loses the oldest reports, and holds up no step.
+Reports are kept in memory: they are no events of the run, and a node that takes the run over does not know
+them. Those of a run that another node executes come from there (`RunProgress.share`). Nothing is kept of a
+run that nobody watches. A reader that is slower than the steps loses the oldest reports, and holds up no
+step.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 from retinue.core.call import TextPiece
 from retinue.mesh.channel import Capability, Channel, NullChannel
@@ -55,6 +57,20 @@ class StepReport:
         if self.piece is None:
             return _OVERHEAD + len(self.step) + len(self.message)
         return _OVERHEAD + len(self.step) + len(self.piece.agent) + len(self.piece.text)
+
+    def to_json(self) -> dict[str, Any]:
+        """A piece of text, or a fraction and a message, without the number."""
+        if self.piece is not None:
+            return self.piece.to_json()
+        return {"step": self.step, "fraction": self.fraction, "message": self.message}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StepReport:
+        """The report in this form, with the number 0."""
+        piece = TextPiece.from_json(value)
+        if piece is not None:
+            return cls(0, piece.step, piece)
+        return cls(0, value["step"], None, value["fraction"], value["message"])
 
 
 @dataclass(slots=True)
@@ -101,6 +117,35 @@ class RunProgress:
         self.watched: dict[str, _Watched] = {}
         """What was reported, by the id of the outermost run; empty where nobody watches a run."""
         self._observers: list[Callable[[], None]] = []
+        self._follow: Callable[[str], None] | None = None
+        self._catch_up: Callable[[str], Awaitable[None]] | None = None
+
+    def share(self, follow: Callable[[str], None], catch_up: Callable[[str], Awaitable[None]]) -> None:
+        """Let the reports of runs of other processes come here.
+
+        ``follow`` is told of each outermost run that is watched here; ``catch_up`` adds what its process has
+        stored by now.
+        """
+        self._follow, self._catch_up = follow, catch_up
+
+    async def catch_up(self, run_id: str) -> None:
+        """Have all reports that came before the events of a run which were read just now."""
+        if self._catch_up is not None:
+            await self._catch_up(_root_of(run_id))
+
+    def is_watched(self, run_id: str) -> bool:
+        """Whether somebody watches a run here."""
+        watched = self.watched.get(_root_of(run_id))
+        return watched is not None and watched.until >= self._clock()
+
+    def add(self, run_id: str, report: StepReport) -> None:
+        """Keep a report of another process, under a number of this one, if somebody watches its run here."""
+        if (watched := self.watched.get(_root_of(run_id))) is None:
+            return
+        if report.piece is None:
+            watched.add_line(report.step, report.fraction, report.message)
+        else:
+            watched.add_piece(report.step, report.piece)
 
     def subscribe(self, note: Callable[[], None]) -> Callable[[], None]:
         """Call ``note`` at each report that is kept; returns what ends it."""
@@ -111,6 +156,11 @@ class RunProgress:
         """Keep the reports of a run from now on, for `WATCHED_S`; the run need not have started."""
         root = _root_of(run_id)
         now = self._clock()
+        self._keep(root, now)
+        if self._follow is not None:
+            self._follow(root)
+
+    def _keep(self, root: str, now: float) -> None:
         if (watched := self.watched.pop(root, None)) is not None:
             watched.until = now + WATCHED_S
             # the first is the one that was looked at least recently

@@ -17,7 +17,7 @@ from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.search_history import SearchHistory
-from retinue.mesh.permissions import AgentView, is_listed, is_seen, may_call
+from retinue.mesh.permissions import AgentView, decide_lists, is_listed, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.thinking.toolbox import matches
 from retinue.workflows.caller import Choice, SkillOffer
@@ -83,6 +83,7 @@ class SkillOffers:
                     await asyncio.sleep(0)
                 if entry.enabled and is_seen(view, entry.name) and self._directory.represents_agent(entry):
                     matching = self._match(entry, pattern, scopes)
+                    await decide_lists(view, ((one.entry, one.skill) for one in matching))
                     skills += [one for one in matching if is_listed(view, one.entry, one.skill)]
                 if len(skills) >= limit:
                     return skills[:limit]
@@ -134,6 +135,7 @@ class SkillOffers:
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9)))
         offers = [one for hit in hits for one in self._open_skills(hit.entry, [hit.skill.id], scopes)]
+        await decide_lists(view, ((one.entry, one.skill) for one in offers))
         listed = [one for one in offers if is_listed(view, one.entry, one.skill)]
         if history is not None:
             history.note_search(principal, what, ((one.entry, one.skill.id) for one in listed))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from retinue.runtime.commands.moved_servers import MovePlan, RestoredFile
 
 DEFAULT_NAME = "retinue"
-CLIENT_SCOPES = ("exposed", "mesh", "runs_code")
-"""The scopes of a client's own token: those of the token of the state, so that only its policies differ."""
+NO_POLICY = "none"
+"""In the place of a profile: without policies of its own."""
 
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 
@@ -49,7 +49,8 @@ NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed
     "policies",
     metavar="PROFILE",
     multiple=True,
-    help="Give the client a token of its own and these policies (retinue policy profiles); repeatable.",
+    help="Give the client a token of its own and these policies (retinue policy profiles); repeatable. "
+    "none takes both away.",
 )
 @click.option("--url", metavar="URL", help="URL of the hub; default: the hub of this state.")
 @click.option(
@@ -92,6 +93,8 @@ def connect(
         raise click.UsageError("CLIENT is missing; list clients: retinue connect --list")
     elif as_json:
         raise click.UsageError("--json requires --list")
+    elif NO_POLICY in policies and len(policies) > 1:
+        raise click.UsageError("--policy none goes with no other profile")
     elif policies and (stdio or remove or replace or url is not None):
         raise click.UsageError("--policy goes with none of --stdio, --remove, --replace and --url")
     elif not replace and (keep or project or yes):
@@ -165,12 +168,14 @@ def _replace(
 ) -> None:
     """Move the servers of a client into the mesh, after showing what happens."""
     from retinue.mcp.client_configs.clients import get_client
-    from retinue.runtime.commands.connect import find_hub, render_entry
+    from retinue.runtime.commands.connect import find_config, find_hub, render_entry
 
     client = get_client(client_name)
     session = open_session()
     hub = None if stdio or client.url_key is None else find_hub(session.settings, session.state)
     entry = render_entry(client, session.state, hub)
+    if (token := _find_own_token(session, client, find_config(client), name, hub)) and hub is not None:
+        entry = client.render_http(hub.url, token)
 
     async def work() -> bool:
         from retinue.core.errors import StateError
@@ -270,9 +275,14 @@ def _connect(
     session = open_session()
     hub = None if stdio else find_hub(session.settings, session.state, url)
     entry, file = render_entry(client, session.state, hub), find_config(client)
-    if hub is not None and policies:
+    if NO_POLICY in policies:
+        _drop_policies(session, client, file, name, only_print=only_print)
+    elif hub is not None and policies:
         token = _give_policies(session, client, file, name, policies, only_print=only_print)
         entry = client.render_http(hub.url, token)
+    elif own := _find_own_token(session, client, file, name, hub, only_print=only_print):
+        assert hub is not None
+        entry = client.render_http(hub.url, own)
     if only_print:
         click.echo(client.write_entry("", name, entry, ""), nl=False)
         note(f"add this to {file}")
@@ -308,8 +318,7 @@ def _give_policies(
 ) -> str:
     """The client's own token, after its policies are stored; a command that only prints stores nothing."""
     from retinue.cli.managing.policy_profiles import store_profile
-    from retinue.runtime.commands.connect import find_client_token
-    from retinue.web.issued_tokens import TokenFile
+    from retinue.runtime.commands.client_policies import take_client_token
 
     if only_print:
         return "TOKEN"
@@ -317,12 +326,58 @@ def _give_policies(
     for profile in policies:
         stored = store_profile(session, profile, f"token:{client.name}")
         click.echo(f"policy {profile}: {clean(stored)}")
-    tokens = TokenFile(session.state.keys)
-    token = find_client_token(client, file, name, tokens)
-    if token is None:
-        issued, token = tokens.issue(CLIENT_SCOPES, name=client.name)
+    token, issued = take_client_token(client, file, name, session.state)
+    if issued is not None:
         click.echo(f"token {issued.id} for token:{client.name}")
     return token
+
+
+def _find_own_token(
+    session: CommandSession,
+    client: Client,
+    file: Path,
+    name: str,
+    hub: HubTarget | None,
+    *,
+    only_print: bool = False,
+) -> str:
+    """The client's own token, which it keeps with its policies; "" for a client without policies.
+
+    Raises UsageError for an entry that would have the token of this state instead.
+    """
+    from retinue.runtime.commands.client_policies import (
+        find_client_token,
+        list_client_profiles,
+        take_client_token,
+    )
+
+    if hub is not None and not hub.own:
+        return ""
+    profiles = list_client_profiles(session.state, client)
+    token = find_client_token(client, file, name, session.state)
+    if not profiles and token is None:
+        return ""
+    shown = f"{clean(', '.join(profiles)) or 'a token of its own'}"
+    if hub is None:
+        raise click.UsageError(
+            f"{client.title} has {shown}, and a program has the token of this state; "
+            f"take it away first: retinue connect {client.name} --policy {NO_POLICY}"
+        )
+    note(f"{client.title} keeps {shown}; take it away with --policy {NO_POLICY}")
+    if only_print:
+        return "TOKEN"
+    return token or take_client_token(client, file, name, session.state)[0]
+
+
+def _drop_policies(
+    session: CommandSession, client: Client, file: Path, name: str, *, only_print: bool
+) -> None:
+    from retinue.runtime.commands.client_policies import drop_client_policies
+
+    if only_print:
+        return
+    for profile in drop_client_policies(client, file, name, session.state):
+        click.echo(f"removed policy {profile} of token:{client.name}")
 
 
 def _echo_next(step: str, hub: HubTarget | None, *, has_token: bool) -> None:

@@ -67,8 +67,10 @@ def run_tests(cases: tuple[Path, ...], as_json: bool) -> None:
 
     Exits with 1 if a case is decided otherwise than it expects.
     """
+    from retinue.runtime.loading.policy_files import check_library, read_yaml
+
+    check_library((), "retinue policy test")
     from retinue.policies.cases import parse_cases, run_cases
-    from retinue.runtime.loading.policy_files import read_yaml
 
     files, policies = _load()
     case_files = list(cases) or files.list_cases()
@@ -114,6 +116,8 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
         return
     watched = " (watched: nothing is denied)" if reply["mode"] == "watch" else ""
     note(f"{reply['agent']}/{reply['skill']} by {reply['caller']}: {reply['verdict']}{watched}")
+    if reply.get("scopes_assumed"):
+        note(f"the scopes of {reply['caller']} are not known here; assumed: {', '.join(reply['scopes'])}")
     if reply.get("problem"):
         note(f"because the policies cannot be evaluated: {reply['problem']}")
     rows = [
@@ -134,6 +138,9 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
 
 
 def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Mapping[str, str], PolicySet]:
+    from retinue.runtime.loading.policy_files import check_library
+
+    check_library(paths, "retinue policy check")
     from retinue.policies.policy_set import load_policies
 
     if paths:

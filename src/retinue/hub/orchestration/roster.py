@@ -19,7 +19,7 @@ from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill, parse_
 from retinue.mesh.directory.versions import mark_standby
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.observing.call_figures import TrackRecord
-from retinue.mesh.permissions import Access, is_listed, is_seen, may_call
+from retinue.mesh.permissions import Access, decide_lists, is_listed, is_seen, may_call
 
 Json = dict[str, Any]
 AgentStatus = Literal["available", "busy", "unavailable", "unknown"]
@@ -125,8 +125,10 @@ class Roster:
         for start in range(0, len(entries), _OPENED):
             if start:
                 await asyncio.sleep(0)
-            for listing in self._directory.open_all(entries[start : start + _OPENED]):
-                skill = find_role_skill(listing.record, role, principal.scopes)
+            opened = self._directory.open_all(entries[start : start + _OPENED])
+            offers = [(one, find_role_skill(one.record, role, principal.scopes)) for one in opened]
+            await decide_lists(view, [(one, skill) for one, skill in offers if skill is not None])
+            for listing, skill in offers:
                 if skill is None or not is_listed(view, listing, skill):
                     continue
                 status, reason = self.describe(listing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,13 @@ from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.requests import TIED, OrchestrationRequest, ask_all, is_open, role_of
 from retinue.hub.orchestration.roster import Roster
 from retinue.hub.orchestration.tool_schemas import CHECKED, DESCRIPTIONS
-from retinue.hub.resources import keep_listed
+from retinue.hub.resources import decide_and_keep
 from retinue.hub.search import list_missing
 from retinue.hub.workflows import WORKFLOW_TIMEOUT_S
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import parse_role
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, is_seen, narrow_record
+from retinue.mesh.permissions import Access, decide_listings, is_seen, narrow_record
 from retinue.mesh.schema.messages import describe_shape
 from retinue.mesh.search.agents import AgentSearch
 from retinue.workflows.definitions.definition import (
@@ -239,8 +239,8 @@ def _add_list_agents(
                 and directory.represents_agent(entry)
             )
 
-        def keep(page: Sequence[Entry]) -> Sequence[Entry]:
-            return keep_listed(directory, list(filter(accept, page)), view, scopes)
+        async def keep(page: Sequence[Entry]) -> Sequence[Entry]:
+            return await decide_and_keep(directory, list(filter(accept, page)), view, scopes)
 
         next_place = None
         if query.strip():
@@ -278,6 +278,9 @@ def _add_list_agents(
                 more["spending"] = dict(spending)
             return {**more, **row, "health": more["status"]}
 
+        if detailed and view is not None:
+            for start in range(0, len(entries), _LISTINGS_PER_BATCH):
+                await decide_listings(view, directory.open_all(entries[start : start + _LISTINGS_PER_BATCH]))
         reply: Json = {"agents": await _render_rows(directory, entries, render)}
         if next_place is not None:
             reply["next"] = next_place
@@ -411,14 +414,14 @@ def _describe(definition: Definition, chosen: Sequence[str]) -> str:
 
 async def _list_page(
     directory: Directory,
-    keep: Callable[[Sequence[Entry]], Sequence[Entry]],
+    keep: Callable[[Sequence[Entry]], Awaitable[Sequence[Entry]]],
     after: ListingKey | None = None,
     limit: int | None = None,
 ) -> list[Entry]:
     """The entries after the place ``after`` that ``keep`` leaves of each page, at most ``limit``."""
     entries_read: list[Entry] = []
     async for page in directory.iterate_pages(after):
-        entries_read += keep(page)
+        entries_read += await keep(page)
         if limit is not None and len(entries_read) >= limit:
             break
     return entries_read[:limit]

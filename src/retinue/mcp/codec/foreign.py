@@ -269,9 +269,14 @@ def parse_prompts(entries: Iterable[Mapping[str, Any]], visibility: Visibility) 
             )
 
 
-def completion_params(name: str, argument: str, value: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of ``completion/complete``; ``name`` is a prompt, or a template by its URI."""
-    is_uri = is_template(name) or "://" in name
+def completion_params(
+    name: str, argument: str, value: str, context: Mapping[str, Any], *, is_prompt: bool | None = None
+) -> dict[str, Any]:
+    """The parameters of ``completion/complete``; ``name`` is a prompt, or a template by its URI.
+
+    ``is_prompt`` None = the form of the name tells.
+    """
+    is_uri = is_template(name) or "://" in name if is_prompt is None else not is_prompt
     ref = {"type": "ref/resource", "uri": name} if is_uri else {"type": "ref/prompt", "name": name}
     params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
     if context:

@@ -49,6 +49,7 @@ from retinue.mesh.channel import NullChannel, PausingChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, use_permission
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.permissions import decide_listings
 from retinue.mesh.time_limit import TimeLimit
 from retinue.web.codec.merged_traces import merge_traces
 from retinue.web.codec.trace import parse_trace_meta
@@ -171,6 +172,7 @@ class RelayEndpoint:
                 if message.method in LISTS and error is None:
                     view = self._dispatcher.access.view_of(request.principal)
                     scopes = request.principal.scopes
+                    await decide_listings(view, [request.listing])
                     final = narrow_list(final, message.method, request.listing, scopes, view)
                 # a stream of one event costs more than the message in it
                 await writer.finish(final, may_unwrap=is_call)

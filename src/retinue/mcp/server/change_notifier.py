@@ -308,6 +308,8 @@ class ChangeNotifier:
         for key in [known for known in self._views if known not in needed]:
             del self._views[key]
         if any(change.kind != "resource" for change in changes):
+            for principal in needed.values():
+                await self._offer.prepare(principal)
             began = time.perf_counter()
             changed = {key: self._find_changes(key, principal) for key, principal in needed.items()}
             spent_s = time.perf_counter() - began

@@ -85,7 +85,7 @@ _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSION
 class McpEndpoint:
     """The endpoint as an ASGI app, behind a SecurityMiddleware.
 
-    ``ensure_fresh`` is awaited before each request, so that the offer is current.
+    ``ensure_fresh`` is awaited before each request, so that the offer is current, and then ``prepare``.
     """
 
     def __init__(
@@ -93,10 +93,12 @@ class McpEndpoint:
         manager: StreamableHTTPSessionManager,
         is_running: Callable[[], bool],
         fast_path: FastPath,
+        prepare: Callable[[Principal], Awaitable[None]],
         ensure_fresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._manager = manager
         self._fast_path = fast_path
+        self._prepare = prepare
         self._is_running = is_running
         self._ensure_fresh = ensure_fresh
 
@@ -108,6 +110,7 @@ class McpEndpoint:
             await self._ensure_fresh()
         visitor = identity_of(scope)
         principal = as_mcp_client(visitor.principal)
+        await self._prepare(principal)
         unanswered = await self._fast_path.answer(scope, receive, send, visitor, principal)
         if unanswered is None:
             return
@@ -221,7 +224,9 @@ class McpServer:
 
     def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
         """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
-        return McpEndpoint(self._manager, self._is_running, self._fast_path, ensure_fresh)
+        return McpEndpoint(
+            self._manager, self._is_running, self._fast_path, self._offer.prepare, ensure_fresh
+        )
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
         """Serve one client over a pair of the SDK's streams, such as stdio's, until it closes them."""

@@ -7,7 +7,8 @@ form of its list while agents join. Only the cards of listed agents are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -41,7 +42,15 @@ from retinue.mcp.upstream.imports.server import ImportedServer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen, note_skill
+from retinue.mesh.permissions import (
+    Access,
+    AgentView,
+    decide_listings,
+    is_agent_listed,
+    is_listed,
+    is_seen,
+    note_skill,
+)
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -58,6 +67,7 @@ TOO_MANY = 1_000
 Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], Sequence[Skill]]
 """Gives the hub's own skills as they are listed to a caller."""
 
+_OPENED_AT_ONCE = 50
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
 
@@ -75,6 +85,7 @@ class _Survey:
 class _View:
     """The offer for callers with one visibility key; each part is made on demand."""
 
+    is_decided: bool = False
     is_many: bool | None = None
     survey: _Survey | None = None
     resources: tuple[Resource, ...] | None = None
@@ -143,6 +154,26 @@ class HubOffer:
     def visibility_key_of(self, principal: Principal) -> VisibilityKey:
         return VisibilityKey(principal.scopes, self._access.view_of(principal))
 
+    async def prepare(self, principal: Principal) -> None:
+        key = self.visibility_key_of(principal)
+        if key.view is None or (key.view.lists is None and key.view.notes is None):
+            return
+        view = self._view(key)
+        if view.is_decided:
+            return
+        await decide_listings(key.view, [self._own])
+        entries = self._survey(key).entries if self._listing != "search" else []
+        for start in range(0, len(entries), _OPENED_AT_ONCE):
+            await decide_listings(
+                key.view, self._directory.open_all(entries[start : start + _OPENED_AT_ONCE])
+            )
+            await asyncio.sleep(0)
+        if self._imported is not None:
+            servers = [server for _, server in self._imported.list_seen(key.view, key.scopes)]
+            listings = map(self._imported.find_listing, servers)
+            await decide_listings(key.view, [one for one in listings if one is not None])
+        view.is_decided = True
+
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
         key = self.visibility_key_of(principal)
         view = self._view(key)
@@ -210,14 +241,29 @@ class HubOffer:
     def _survey(self, key: VisibilityKey) -> _Survey:
         view = self._view(key)
         if view.survey is None:
-            tools, agents, entries = 0, 0, list[Entry]()
-            for entry in self._directory.list_entries():
-                if seen := key.count_skills(entry):
-                    tools, agents = tools + seen, agents + 1
-                    if agents <= TOO_MANY or self._listing == "all":
-                        entries.append(entry)
+            seen = self._list_within(key)
+            if seen is None:
+                tools, _, agents = self._directory.count_skills(key.scopes)
+                limit = agents if self._listing == "all" else TOO_MANY
+                entries = self._directory.list_visible(key.scopes, limit)
+            else:
+                tools = sum(map(key.count_skills, seen))
+                entries = self._directory.sort_entries(seen)
+                agents = len(entries)
+                entries = entries if self._listing == "all" else entries[:TOO_MANY]
             view.survey = _Survey(tools, agents, entries)
         return view.survey
+
+    def _list_within(self, key: VisibilityKey) -> list[Entry] | None:
+        """The agents with a visible skill that a limited view sees; None = the view is not limited."""
+        return list(self._iterate_within(key)) if _is_limited(key.view) else None
+
+    def _iterate_within(self, key: VisibilityKey) -> Iterator[Entry]:
+        assert key.view is not None
+        for listing_id in self._directory.select_now(key.view):
+            entry = self._directory.find_entry(listing_id)
+            if entry is not None and key.count_skills(entry) and self._directory.represents_agent(entry):
+                yield entry
 
     def _count(self, key: VisibilityKey) -> tuple[int, int]:
         survey = self._survey(key)
@@ -225,13 +271,14 @@ class HubOffer:
 
     def _has_over(self, limit: int, key: VisibilityKey) -> bool:
         """Whether more tools than this are visible; stops counting as soon as it knows."""
+        if not _is_limited(key.view):
+            _, listed, _ = self._directory.count_skills(key.scopes)
+            return listed > limit
         tools = 0
-        for entry in self._directory.list_held():
-            seen = key.count_listed(entry)
-            if seen and self._directory.represents_agent(entry):
-                tools += seen
-                if tools > limit:
-                    return True
+        for entry in self._iterate_within(key):
+            tools += key.count_listed(entry)
+            if tools > limit:
+                return True
         return False
 
     def _is_short(self, key: VisibilityKey, view: _View, session: str | None) -> bool:
@@ -302,6 +349,10 @@ class HubOffer:
         for listed, server in self._imported.list_all():
             if server.spec.name == name:
                 self._changes.notify(Change("resource", resource_prefix(listed) + uri))
+
+
+def _is_limited(view: AgentView | None) -> bool:
+    return view is not None and bool(view.closed or view.globs)
 
 
 def _as_listed(key: VisibilityKey, agent: Listing, skill: Skill) -> Skill:

@@ -23,7 +23,7 @@ from retinue.core.record import (
 )
 from retinue.mcp.codec.tools import Names, list_spellings, render_tool, safe_names, tool_id
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.reading import Change, ChangeObserver
 
 _HEADER_MARK = b'"x-mcp-header"'
@@ -117,6 +117,9 @@ class Offer(Protocol):
     def visibility_key_of(self, principal: Principal) -> Hashable:
         """Equal for callers that see the same, now and after every change."""
 
+    async def prepare(self, principal: Principal) -> None:
+        """Decide what policies let a caller list, while others run; before each request."""
+
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
         """The tools that ``principal`` sees; within a session the list keeps its form."""
 
@@ -197,6 +200,13 @@ class RecordOffer:
         view = self._access.view_of(principal)
         is_hidden = not is_seen(view, self._listing.name)
         return VisibilityKey(_NOTHING if is_hidden else principal.scopes, view)
+
+    async def prepare(self, principal: Principal) -> None:
+        key = self.visibility_key_of(principal)
+        if key.view is not None and key not in self._catalogs:
+            record = self._record
+            items: tuple[Item, ...] = (*record.skills, *record.resources, *record.prompts)
+            await decide_lists(key.view, ((self._listing, item) for item in items))
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
         key = self.visibility_key_of(principal)

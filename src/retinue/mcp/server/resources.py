@@ -99,10 +99,12 @@ class ReadHandlers:
     ) -> dict[str, Any]:
         known = (params.context.arguments if params.context else None) or {}
         caller = caller_of(context)
+        is_template = isinstance(params.ref, types.ResourceTemplateReference)
         request = self._request(
             caller,
             "completion",
             params.ref.uri if isinstance(params.ref, types.ResourceTemplateReference) else params.ref.name,
+            completes="resource" if is_template else "prompt",
             arguments=known,
             argument=params.argument.name,
             value=params.argument.value,

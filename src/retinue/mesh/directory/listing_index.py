@@ -8,11 +8,13 @@ that it affects.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from retinue.core.record import Candidate, Health, ListingKey
@@ -26,7 +28,7 @@ from retinue.mesh.directory.versions import (
     name_version,
     version_key,
 )
-from retinue.mesh.entry import Entry, Scopes
+from retinue.mesh.entry import Entry, Scopes, count_visible
 from retinue.mesh.health.breaker import health_tier
 from retinue.mesh.permissions import AgentView, is_seen
 
@@ -36,7 +38,24 @@ MAX_CACHED_SKILLS = 2_048
 MAX_INCREMENTAL_CHANGES = 200
 """Changes that are sorted into a cached order one by one; after more of them, everything is sorted again."""
 
+MAX_SORTED = 5_000
+"""Entries that are sorted for one list; of more of them the first are found by a walk in their order."""
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Facts(NamedTuple):
+    """What is counted of the entries, so that nobody walks over them."""
+
+    source: str
+    enabled: bool
+    health: Health
+    kinds: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> Facts:
+        """The facts of an entry."""
+        return cls(entry.source, entry.enabled, entry.health, entry.kinds)
 
 
 class Postings:
@@ -113,7 +132,8 @@ class ListingIndex:
         self._by_skill = Postings()
         self._by_role = Postings()
         self._unhealthy: dict[ListingKey, None] = {}
-        self._healths: Counter[Health] = Counter()
+        self._facts: Counter[Facts] = Counter()
+        self._by_kinds: dict[str, dict[ListingKey, None]] = {}
         self._lookups: dict[str, _Lookups] = {}
         self._order: list[ListingKey] = []
         self._moved: dict[ListingKey, None] | None = {}
@@ -169,23 +189,41 @@ class ListingIndex:
         held = (self._entries[listing_id] for listing_id in self._unhealthy)
         return [entry for entry in held if concerns(entry) and self.represents_agent(entry)]
 
-    def count_healths(self) -> Counter[Health]:
-        """How many agents of `list_agents` are of each health; costs only the names with several entries."""
-        counts = Counter(self._healths)
+    def count_facts(self) -> Counter[Facts]:
+        """How many agents of `list_agents` have the same facts; costs only the names with several entries."""
+        counts = Counter(self._facts)
         for listing_id in self._by_name.list_shared():
             entry = self._entries[listing_id]
             if not self.represents_agent(entry):
-                counts[entry.health] -= 1
+                counts[Facts.of(entry)] -= 1
         return counts
 
+    def list_visible(self, scopes: Scopes, limit: int) -> list[Entry]:
+        """The first ``limit`` enabled entries of `list_agents` with a visible skill, in that order."""
+        seen = [ids for kinds, ids in self._by_kinds.items() if count_visible(kinds, scopes)]
+        ids: Iterable[ListingKey] = self.list_ids()
+        if sum(map(len, seen)) <= MAX_SORTED:
+            ids = sorted(itertools.chain.from_iterable(seen), key=lambda i: (self._rank(i.source), i))
+        entries = (self._entries[listing_id] for listing_id in ids)
+        visible = (e for e in entries if e.enabled and e.count_skills(scopes) and self.represents_agent(e))
+        return list(itertools.islice(visible, limit))
+
     def _count_in(self, entry: Entry) -> None:
-        health = entry.health
-        self._healths[health] += 1
-        if health != "healthy":
+        facts = Facts.of(entry)
+        self._facts[facts] += 1
+        self._by_kinds.setdefault(entry.kinds, {})[entry.id] = None
+        if facts.health != "healthy":
             self._unhealthy[entry.id] = None
 
     def _count_out(self, entry: Entry) -> None:
-        self._healths[entry.health] -= 1
+        facts = Facts.of(entry)
+        self._facts[facts] -= 1
+        if not self._facts[facts]:
+            del self._facts[facts]
+        of_kinds = self._by_kinds[entry.kinds]
+        del of_kinds[entry.id]
+        if not of_kinds:
+            del self._by_kinds[entry.kinds]
         self._unhealthy.pop(entry.id, None)
 
     def note_rank(self, source: str) -> None:

@@ -332,7 +332,7 @@ class AdmittedCall:
     With ``may_repeat`` a part of the budget is kept back when the call is handed on. ``charged`` are the
     calls of this process whose budget the call uses, where its trace is a claim. ``usage`` is what its
     further calls have spent on models. ``request_mac`` = the signature of a request that limits that.
-    ``policy`` is what policies said of a message, for its audit row.
+    ``policy`` is what policies said of a message, or of a call that they denied, for its audit row.
     """
 
     __slots__ = (

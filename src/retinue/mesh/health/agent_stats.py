@@ -275,6 +275,10 @@ class AgentStatsTable:
         stats = self._table.get((listing.name, listing.url))
         return stats is not None and self._clock() - stats.seen_at < within_s
 
+    def list_answered(self, since: float) -> list[tuple[str, str | None]]:
+        """Name and url of the agents that have answered a call or a probe since a time of the clock."""
+        return [key for key, stats in self._table.items() if stats.seen_at >= since]
+
     def list_breakers(self) -> list[tuple[str, bool]]:
         """The agents that were called or probed, and whether the circuit breaker of each is open."""
         return [(name, stats.breaker.is_open) for (name, _), stats in self._table.items()]

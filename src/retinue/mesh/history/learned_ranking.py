@@ -4,6 +4,9 @@
 ``neighbours`` tells what came of calls for requests that share stems with this one, from −1 to 1. All terms
 are divided by ``1 + λ·κ``, so a skill without calls keeps the score of its card, and without any history the
 ranking is that of the cards. ``benchmarks/history.py`` repeats the choice of λ and κ.
+
+Receipts of other hubs take from κ, the credit of a skill without calls: it is multiplied by 1 less the blame
+of the agent. So they never raise a skill, and own calls outweigh them.
 """
 
 from __future__ import annotations
@@ -73,13 +76,22 @@ _LAST = 0.01
 FindDigest = Callable[[Entry, str], tuple[str, bool] | None]
 """The digest of a skill, and whether it may be called twice; None if the skill has gone."""
 
+FindBlame = Callable[[Entry], float]
+"""The part of its credit that an agent loses by receipts of other hubs, 0 … 1."""
+
+
+def blame_nobody(_agent: Entry) -> float:
+    """The blame without receipts."""
+    return 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreParts:
     """The parts of one score, in units of the card's: ``total`` is their sum.
 
     ``calls`` are the weighted calls of the skill, ``neighbours`` lies between −1 and 1. ``is_tried`` = the
-    skill has the first place because it is unproven and fits equally.
+    skill has the first place because it is unproven and fits equally. ``receipts`` is what receipts of other
+    hubs change, from 0 down.
     """
 
     card: float
@@ -87,19 +99,22 @@ class ScoreParts:
     calls: float
     neighbours: float
     is_tried: bool = False
+    receipts: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.card + self.history
+        return self.card + self.history + self.receipts
 
     def as_json(self) -> dict[str, float | bool]:
-        """The form in a reply; ``tried`` only where it holds."""
+        """The form in a reply; ``tried`` and ``receipts`` only where they hold."""
         row: dict[str, float | bool] = {
             "card": round(self.card, 3),
             "history": round(self.history, 3),
             "calls": round(self.calls, 2),
             "neighbours": round(self.neighbours, 3),
         }
+        if self.receipts:
+            row["receipts"] = round(self.receipts, 3)
         return {**row, "tried": True} if self.is_tried else row
 
 
@@ -248,6 +263,7 @@ class LearnedRanking:
         only_own: bool = False,
         explored: float = EXPLORED,
         clock: Callable[[], float] = time.time,
+        blame: FindBlame = blame_nobody,
     ) -> None:
         self._book = book
         self._hashes = hashes
@@ -260,19 +276,20 @@ class LearnedRanking:
         """Callers without a token are all one, and teach nobody else."""
         self._explored = explored
         self._clock = clock
+        self._blame = blame
         self.parts: dict[tuple[ListingKey, str], ScoreParts] = {}
-        """The parts of the scores of the last search, by listing and skill; only of skills with calls."""
+        """The parts of the scores of the last search, by listing and skill; of skills with calls or blame."""
 
     def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
         """The candidates with their new scores, in any order."""
         self.parts.clear()
-        if not len(self._book) or not ranked:
-            return list(ranked)
+        if not ranked:
+            return []
         best = max(skill.score for skill in ranked)
         stems = self._stems
         alike = self._find_alike(stems)
         learned = [self._rescore(skill, best, alike) for skill in ranked]
-        return self._try_unproven(learned, ranked, stems) if self.parts else learned
+        return self._try_unproven(learned, ranked, stems) if self.parts and len(self._book) else learned
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
@@ -313,26 +330,32 @@ class LearnedRanking:
         alike: Mapping[SkillKey, Sequence[tuple[Experience, float]]],
     ) -> RankedSkill:
         key = SkillKey(skill.entry.source, skill.entry.name, skill.skill_id)
+        now, blame = self._clock(), self._blame(skill.entry)
+        digest, calls = self._count_calls(skill, key, now)
+        if calls <= 0.0 and not blame:
+            return skill
+        near = self._judge(alike.get(key, ()), digest, now) if calls > 0.0 else 0.0
+        share = calls / (calls + PRIOR_CALLS)
+        credit = (1.0 - share) * KAPPA * skill.score
+        lost = LAMBDA * credit * blame / (1.0 + LAMBDA * KAPPA)
+        score = (skill.score + LAMBDA * (share * near * best + credit)) / (1.0 + LAMBDA * KAPPA)
+        # a skill that is proven bad for such requests stays a hit, as the last one
+        total = max(score - lost, skill.score * _LAST)
+        self.parts[skill.entry.id, skill.skill_id] = ScoreParts(
+            skill.score, total + lost - skill.score, calls, near, receipts=-lost
+        )
+        return replace(skill, score=total)
+
+    def _count_calls(self, skill: RankedSkill, key: SkillKey, now: float) -> tuple[str, float]:
+        """The digest of a skill and its calls that count for this caller; ("", 0) without records."""
         records = self._book.records_of(key)
         facts = self._find_digest(skill.entry, skill.skill_id) if records else None
         if facts is None:
-            return skill
-        now = self._clock()
+            return "", 0.0
         if self._only_own:
             own = (record for record in records if record.caller == self._caller)
-            calls = count_calls(own, facts[0], now)
-        else:
-            calls = self._book.count_calls(key, facts[0], now, without=self._ignored)
-        if calls <= 0.0:
-            return skill
-        near = self._judge(alike.get(key, ()), facts[0], now)
-        share = calls / (calls + PRIOR_CALLS)
-        blend = share * near * best + (1.0 - share) * KAPPA * skill.score
-        score = (skill.score + LAMBDA * blend) / (1.0 + LAMBDA * KAPPA)
-        # a skill that is proven bad for such requests stays a hit, as the last one
-        score = max(score, skill.score * _LAST)
-        self.parts[skill.entry.id, skill.skill_id] = ScoreParts(skill.score, score - skill.score, calls, near)
-        return replace(skill, score=score)
+            return facts[0], count_calls(own, facts[0], now)
+        return facts[0], self._book.count_calls(key, facts[0], now, without=self._ignored)
 
     def _judge(self, alike: Iterable[tuple[Experience, float]], digest: str, now: float) -> float:
         """What came of the most similar requests, −1 … 1.
@@ -376,7 +399,8 @@ class LearnedRanking:
                 break
             parts = self.parts.get((skill.entry.id, skill.skill_id))
             is_same = (skill.entry.id, skill.skill_id) == (first.entry.id, first.skill_id)
-            if is_same or (parts is not None and parts.calls >= UNPROVEN) or self._has_blame(skill):
+            is_proven = parts is not None and (parts.calls >= UNPROVEN or parts.receipts < 0.0)
+            if is_same or is_proven or self._has_blame(skill):
                 continue
             if choice_order(skill.entry) != order or not self._are_repeatable(first, skill):
                 continue

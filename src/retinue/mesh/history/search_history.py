@@ -20,7 +20,13 @@ from retinue.core.call import ANONYMOUS, LOCAL, Call, Outcome, Principal
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME, Skill
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.learned_ranking import EXPLORED, ExperienceBook, LearnedRanking
+from retinue.mesh.history.learned_ranking import (
+    EXPLORED,
+    ExperienceBook,
+    FindBlame,
+    LearnedRanking,
+    blame_nobody,
+)
 from retinue.mesh.history.records import (
     Experience,
     Hashes,
@@ -49,6 +55,9 @@ _MAX_EXPECTED = 1_000
 _MAX_DIGESTS = 10_000
 _OVERLAP_S = 60.0
 """Records of other hubs are read again this long, because clocks differ and commits are late."""
+
+_UNKEYED = Hashes(b"")
+"""For a search without history, of which nothing is stored."""
 
 _log = structlog.get_logger("retinue.history")
 
@@ -113,6 +122,8 @@ class SearchHistory:
         self._storing = asyncio.Lock()
         """What is written or read while everything is forgotten would come back."""
         self._subscribe: Callable[[], None] | None = None
+        self.blame: FindBlame = blame_nobody
+        """What receipts of other hubs say of an agent; it counts also while no history is kept."""
         self.catch_up: Callable[[], None] = lambda: None
         """Delivers the events of calls that have ended and wait."""
 
@@ -137,21 +148,23 @@ class SearchHistory:
     # searches
 
     def learn_for(self, principal: Principal, text: str) -> LearnedRanking | None:
-        """What changes the scores of one search of this caller; None while there is no history.
+        """What changes the scores of one search of this caller; None without history and receipts.
 
         A caller of the mesh learns from all calls of the skills that it finds, another one from its own.
         """
-        if self._hashes is None or not len(self._book):
+        if not len(self._book) and self.blame is blame_nobody:
             return None
+        hashes = self._hashes or _UNKEYED
         return LearnedRanking(
             self._book,
-            self._hashes,
+            hashes,
             self._find_digest,
             self._hash_caller(principal),
-            self._hashes.of_request(text),
+            hashes.of_request(text) if len(self._book) else (),
             only_own="mesh" not in principal.scopes,
             explored=self._explored,
             clock=self._clock,
+            blame=self.blame,
         )
 
     def note_search(

@@ -18,6 +18,9 @@ _PRIOR_CALLS = 10
 it.
 """
 
+EXAM = "exam"
+"""The endpoint of the calls of entrance exams, which no figure counts."""
+
 AGENT_FAILURES = frozenset(
     {
         "execution_error",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import get_args
@@ -33,9 +33,6 @@ from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 
 CANDIDATES = 64
 """How many skills of a large index are scored for one query; at least twice the query's limit."""
-
-FILTERED_CANDIDATES = 1_000
-"""As `CANDIDATES`, for a search within more than `WITHIN` listings."""
 
 WITHIN = 200
 """In a search within at most this many listings, all of their skills are scored."""
@@ -271,10 +268,10 @@ class SkillSearch:
             return query, self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
         if len(within) <= WITHIN:
             return query, self.index.list_skills(within, visible)
-        wanted = set(within)
-        limit = max(limit, FILTERED_CANDIDATES)
-        candidates = self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
-        return query, [skill for skill in candidates if skill.listing_id in wanted]
+        ids = within if isinstance(within, Set) else frozenset(within)
+        return query, self.index.list_candidates(
+            query.asked, query.expanded, visible, limit=limit, within=ids
+        )
 
     def _open(self, ranked: Iterable[RankedSkill]) -> Iterator[Hit]:
         for skill_rank in ranked:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,11 +65,18 @@ class TextIndex(Protocol):
         """The terms whose stem starts with ``prefix``, the most frequent first."""
 
     def list_candidates(
-        self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
+        self,
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+        within: Container[ListingKey] | None = None,
     ) -> Sequence[SkillText]:
         """The skills that share most with ``asked`` and, at a lower weight, ``expanded``, in any order.
 
-        A small index returns all skills that share a stem. A large one may miss some.
+        ``within`` = only skills of these listings. A small index returns all skills that share a stem. A
+        large one may miss some, more of them where few listings are within.
         """
 
     def list_skills(
@@ -148,7 +155,13 @@ class MemoryTextIndex:
         return sorted(terms, key=lambda term: (-term.skills, term.stem))[:limit]
 
     def list_candidates(
-        self, asked: Collection[str], expanded: Collection[str], visibilities: Collection[str], *, limit: int
+        self,
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+        within: Container[ListingKey] | None = None,
     ) -> Sequence[SkillText]:
         shared: defaultdict[tuple[ListingKey, int], float] = defaultdict(float)
         for stem, weight in {**dict.fromkeys(expanded, EXPANDED_WEIGHT), **dict.fromkeys(asked, 1.0)}.items():
@@ -156,7 +169,11 @@ class MemoryTextIndex:
             for place in postings:
                 # A rough measure is enough to choose candidates: rare stems count for more.
                 shared[place] += weight / len(postings)
-        visible = (place for place in shared if self._at(place).visibility in visibilities)
+        visible = (
+            place
+            for place in shared
+            if (within is None or place[0] in within) and self._at(place).visibility in visibilities
+        )
         return [self._at(place) for place in heapq.nlargest(limit, visible, key=shared.__getitem__)]
 
     def list_skills(

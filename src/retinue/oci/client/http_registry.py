@@ -145,6 +145,15 @@ class HttpRegistry:
         """The artifacts whose subject is this digest; [] where the registry does not list them."""
         return await self._read(lambda: referrers.list_referrers(repository, digest, artifact_type))
 
+    async def push_referrer(
+        self, repository: str, package: Package, *, is_replaced: referrers.IsReplaced = lambda _row: False
+    ) -> None:
+        """Store an artifact that names its subject, so that `list_referrers` lists it.
+
+        Raises RegistryRefusedError.
+        """
+        await self._servers[0].run(referrers.push_referrer(repository, package, is_replaced))
+
     async def push(
         self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None
     ) -> str:

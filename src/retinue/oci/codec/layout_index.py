@@ -28,6 +28,12 @@ LAYOUT_MARK = orjson.dumps({"imageLayoutVersion": "1.0.0"})
 PUBLISHER = "dev.retinue.publisher"
 """Annotation of an entry: the caller whose token published it (``join:NAME``). No manifest contains it."""
 
+SUBJECT = "dev.retinue.subject"
+"""Annotation of an entry: the digest that its manifest names as its subject, so that lists are quick."""
+
+REFERRERS_KEPT = 64
+"""Referrers of one manifest that stay; older ones are removed."""
+
 REVISIONS_KEPT = 10
 """Number of untagged revisions that stay readable by digest; older ones are removed to bound disk usage."""
 
@@ -123,10 +129,23 @@ def _untagged(entry: Descriptor) -> Descriptor:
 
 
 def _tidied(entries: list[Descriptor]) -> tuple[Descriptor, ...]:
-    """Drop duplicate revisions and revisions that also have a tag, then all but the newest."""
+    """Drop duplicate revisions and revisions that also have a tag, then all but the newest.
+
+    The referrers of a manifest that stays do not count as revisions: the newest of each manifest stay too.
+    """
     tagged = {entry.digest for entry in entries if _tag_of(entry) is not None}
     revisions = {entry.digest: entry for entry in entries if entry.digest not in tagged}
-    newest = set(list(revisions)[-REVISIONS_KEPT:])
+    present = {entry.digest for entry in entries}
+    plain = [digest for digest, entry in revisions.items() if entry.annotations.get(SUBJECT) not in present]
+    newest = set(plain[-REVISIONS_KEPT:])
+    subjects = tagged | newest
+    referrers: dict[str, list[str]] = {}
+    for digest, entry in revisions.items():
+        subject = entry.annotations.get(SUBJECT)
+        if subject in subjects:
+            referrers.setdefault(str(subject), []).append(digest)
+    for digests in referrers.values():
+        newest.update(digests[-REFERRERS_KEPT:])
     kept: list[Descriptor] = []
     for entry in entries:
         if _tag_of(entry) is not None:

@@ -28,6 +28,7 @@ _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_BESIDE = re.compile(r"sha256-[0-9a-f]{64}(?:\.[a-z]+)?")
 _REGISTRY = re.compile(
     r"(?:https?://)?(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)(?::[0-9]{1,5})?"
 )
@@ -48,6 +49,16 @@ def is_repository(text: str) -> bool:
 def is_tag(text: str) -> bool:
     """Whether the text is a valid tag."""
     return _TAG.fullmatch(text) is not None
+
+
+def referrers_tag(digest: str) -> str:
+    """The tag under which registries without the referrers API keep the referrers of a digest."""
+    return digest.replace(":", "-", 1)
+
+
+def is_referrers_tag(tag: str) -> bool:
+    """Whether a tag holds the referrers of a digest, or a signature beside it, and no artifact."""
+    return _BESIDE.fullmatch(tag) is not None
 
 
 def is_digest(text: str) -> bool:
@@ -223,7 +234,7 @@ def default_tag(version: str | None) -> str:
 
 def choose_version_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """The tags that are versions, newest first, at most `MAX_VERSIONS`; else the tag of `choose_tag`."""
-    held = sorted(tags)
+    held = sorted(tag for tag in tags if not is_referrers_tag(tag))
     if len(held) < 2:
         return tuple(held)
     versions = [tag for tag in held if rank_tag(tag).version is not None]
@@ -237,11 +248,12 @@ def choose_tag(tags: Iterable[str], wanted: str | None = None) -> str | None:
     """Choose the tag to read: ``wanted``, else the highest version, else ``latest``, else the first
     (specification 2, doubt 7).
 
-    None when there is no tag, or ``wanted`` is not among them.
+    None when there is no tag of an artifact, or ``wanted`` is not among them.
     """
-    ordered = sorted(tags)
+    held = sorted(tags)
     if wanted is not None:
-        return wanted if wanted in ordered else None
+        return wanted if wanted in held else None
+    ordered = [tag for tag in held if not is_referrers_tag(tag)]
     if len(ordered) <= 1:
         return ordered[0] if ordered else None
     best = max(ordered, key=rank_tag)

@@ -6,15 +6,18 @@ the same index under the tag ``sha256-HEX``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from retinue.core.errors import MalformedArtifactError
+from retinue.core.errors import MalformedArtifactError, RegistryRefusedError
+from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.exchange import Flow, RegistryRequest, expect
+from retinue.oci.codec.flows import push_blob
 from retinue.oci.codec.manifest import (
     INDEX_TYPE,
+    MANIFEST_TYPE,
     MAX_MANIFEST_BYTES,
     Descriptor,
     Manifest,
@@ -22,7 +25,7 @@ from retinue.oci.codec.manifest import (
     parse_object,
     render_descriptor,
 )
-from retinue.oci.codec.reference import Reference, check_repository, is_digest
+from retinue.oci.codec.reference import Reference, check_repository, is_digest, referrers_tag
 
 FILTERED = "oci-filters-applied"
 """Header of a response that has only the rows of the requested type."""
@@ -31,6 +34,12 @@ SUBJECT = "oci-subject"
 """Header of the response to a pushed manifest whose subject the registry has noted."""
 
 MAX_REFERRERS = 1_000
+
+INDEX_ATTEMPTS = 5
+"""Writes of an index of referrers when others overwrite it at the same time."""
+
+IsReplaced = Callable[[Descriptor], bool]
+"""Whether a new referrer takes the place of this one."""
 
 
 def subject_of(manifest: Manifest) -> str | None:
@@ -76,7 +85,7 @@ def list_referrers(repository: str, digest: str, artifact_type: str | None) -> F
     what = f"the referrers of {place}"
     paths = (
         f"/v2/{repository}/referrers/{digest}",
-        f"/v2/{repository}/manifests/{digest.replace(':', '-')}",
+        f"/v2/{repository}/manifests/{referrers_tag(digest)}",
     )
     for path in paths:
         response = yield RegistryRequest(
@@ -88,3 +97,52 @@ def list_referrers(repository: str, digest: str, artifact_type: str | None) -> F
         if response.status not in (200, 400, 404, 405):
             expect(response, 200)
     return []
+
+
+def push_referrer(repository: str, package: Package, is_replaced: IsReplaced) -> Flow[None]:
+    """Push an artifact by digest, so that it is listed as a referrer of its subject.
+
+    Where the registry does not note subjects, the index under the tag of the subject gets a row, without the
+    rows that ``is_replaced`` names. Two clients may write this index at once, so a lost row is written again.
+    Raises RegistryRefusedError.
+    """
+    subject = subject_of(package.manifest)
+    if subject is None:
+        raise MalformedArtifactError(repository, "the artifact names no subject")
+    for digest, content in package.blobs.items():
+        yield from push_blob(repository, digest, content)
+    place = Reference(check_repository(repository), digest=package.digest)
+    media_type = package.manifest.media_type or MANIFEST_TYPE
+    size_bytes = len(package.manifest_bytes)
+    response = yield RegistryRequest(
+        "PUT",
+        f"/v2/{repository}/manifests/{package.digest}",
+        {"content-type": media_type},
+        package.manifest_bytes,
+        what=str(place),
+        always_repeatable=True,
+    )
+    if expect(response, 201).headers.get(SUBJECT) is not None:
+        return
+    row = describe_referrer(package.manifest, Descriptor(media_type, package.digest, size_bytes))
+    path = f"/v2/{repository}/manifests/{referrers_tag(subject)}"
+    for _ in range(INDEX_ATTEMPTS):
+        rows = yield from _read_index(path)
+        if any(held.digest == row.digest for held in rows):
+            return
+        kept = [held for held in rows if not is_replaced(held)]
+        index = render_referrers([row, *kept])
+        headers = {"content-type": INDEX_TYPE}
+        expect((yield RegistryRequest("PUT", path, headers, index, what=str(place))), 201)
+    raise RegistryRefusedError(response.registry, 409, f"the index of referrers of {subject} keeps changing")
+
+
+def _read_index(path: str) -> Flow[list[Descriptor]]:
+    """The rows of an index of referrers; [] where there is none, or it cannot be read."""
+    response = yield RegistryRequest("GET", path, {"accept": INDEX_TYPE}, what="the index of referrers")
+    if response.status == 404:
+        return []
+    try:
+        return parse_referrers(expect(response, 200).body, None, where=path)
+    except MalformedArtifactError:
+        return []

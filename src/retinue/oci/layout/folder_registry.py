@@ -41,8 +41,8 @@ from retinue.oci.codec.artifacts import (
 )
 from retinue.oci.codec.bulk import Pulled
 from retinue.oci.codec.catalog import Catalog, Heads
-from retinue.oci.codec.layout_index import Index
-from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor, StoredManifest, parse_manifest
+from retinue.oci.codec.layout_index import SUBJECT, Index
+from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor, Manifest, StoredManifest, parse_manifest
 from retinue.oci.codec.reference import (
     Reference,
     check_repository,
@@ -51,7 +51,7 @@ from retinue.oci.codec.reference import (
     is_digest,
     is_repository,
 )
-from retinue.oci.codec.referrers import describe_referrer, subject_of
+from retinue.oci.codec.referrers import IsReplaced, describe_referrer, subject_of
 from retinue.oci.codec.saved_files import SAVED_FILES
 from retinue.oci.layout.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout, StoredPackage
 from retinue.oci.layout.uploads import Uploads
@@ -207,7 +207,7 @@ class LayoutRegistry:
         """Store a manifest received by the endpoint under a tag or digest; returns the digest.
 
         Its blobs must have been uploaded. The ownership rule and `check_card` apply, as for
-        ``retinue publish``.
+        ``retinue publish``, but not to a manifest without a tag that names another one as its subject.
         Raises MalformedArtifactError, DigestMismatchError, ContentMissingError, RepositoryTakenError.
         """
         reference = Reference(repository).at(target)
@@ -221,7 +221,9 @@ class LayoutRegistry:
         new = await asyncio.to_thread(self._read_new, reference, raw, staged)
         if new is not None and new.form == "card":
             _check_pushed(new, str(reference))
-        await self._write(repository, reference.tag, stored, same_owner(new, repository))
+        is_beside = reference.tag is None and await self._has_subject(repository, manifest)
+        guard = None if is_beside else same_owner(new, repository)
+        await self._write(repository, reference.tag, stored, guard)
         for done in staged:
             self.uploads.drop(repository, done)
         return digest
@@ -238,6 +240,8 @@ class LayoutRegistry:
         entries = {entry.digest: entry for entry in index.entries} if index is not None else {}
         rows: list[Descriptor] = []
         for entry in entries.values():
+            if entry.annotations.get(SUBJECT, digest) != digest:
+                continue
             stored = layout.find_manifest(entry.digest)
             if stored is None or b'"subject"' not in stored.content:
                 continue
@@ -247,6 +251,23 @@ class LayoutRegistry:
                 if subject_of(manifest) == digest and artifact_type in (None, row.artifact_type):
                     rows.append(row)
         return rows
+
+    async def push_referrer(
+        self, repository: str, package: Package, *, is_replaced: IsReplaced = lambda _row: False
+    ) -> None:
+        """Store an artifact that names its subject, so that `list_referrers` lists it; the others stay."""
+        media_type = package.manifest.media_type or MANIFEST_TYPE
+        stored = StoredPackage(
+            package.manifest, package.manifest_bytes, package.digest, media_type, package.blobs
+        )
+        await self._write(check_repository(repository), None, stored, None)
+
+    async def _has_subject(self, repository: str, manifest: Manifest) -> bool:
+        """Whether the repository has the manifest that this one names as its subject."""
+        subject = subject_of(manifest)
+        return (
+            subject is not None and await self.find_digest(Reference(repository, digest=subject)) is not None
+        )
 
     async def mount_blob(self, repository: str, digest: str, source: str) -> bool:
         """Share a blob of ``source`` with ``repository`` without an upload.

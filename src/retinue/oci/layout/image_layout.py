@@ -26,9 +26,10 @@ from retinue.core.errors import (
     StateDamagedError,
 )
 from retinue.oci.codec.artifacts import Artifact, Guard, parse_envelope
-from retinue.oci.codec.layout_index import LAYOUT_MARK, PUBLISHER, Index, parse_index, render_index
+from retinue.oci.codec.layout_index import LAYOUT_MARK, PUBLISHER, SUBJECT, Index, parse_index, render_index
 from retinue.oci.codec.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
 from retinue.oci.codec.reference import choose_tag, digest_of
+from retinue.oci.codec.referrers import subject_of
 from retinue.storage.files import (
     file_mode,
     make_folder,
@@ -159,7 +160,7 @@ class ImageLayout:
                 package.media_type,
                 package.digest,
                 len(package.manifest_bytes),
-                annotations={} if package.publisher is None else {PUBLISHER: package.publisher},
+                annotations=_describe(package),
                 artifact_type=package.manifest.artifact_type,
             )
             old = index or Index()
@@ -367,3 +368,9 @@ class ImageLayout:
         return StateDamagedError(
             str(path), problem, remedy=f"delete the folder {self._folder} and publish again"
         )
+
+
+def _describe(package: StoredPackage) -> dict[str, str]:
+    """The annotations of the entry of a package: who published it, and its subject."""
+    facts = {PUBLISHER: package.publisher, SUBJECT: subject_of(package.manifest)}
+    return {key: value for key, value in facts.items() if value is not None}

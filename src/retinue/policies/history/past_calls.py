@@ -12,12 +12,13 @@ from retinue.policies.recording import SEPARATOR
 
 Past = Literal["allow", "redact", "limited", "approve", "deny"]
 
-_DECIDED: Mapping[str, Past] = {
-    "policy_denied": "deny",
-    "approval_needed": "approve",
-    "circuit_open": "allow",
-}
-"""The errors of refused calls that policies had decided about, with their decision."""
+_DECIDED = frozenset({"policy_denied", "approval_needed", "circuit_open"})
+"""The errors of refused calls that policies had decided about.
+
+The note of the row has their decision, because a guard and a person deny with the same error.
+"""
+
+_NOTED: Mapping[str, Past] = {"deny": "deny", "approve": "approve", "redact": "redact"}
 
 
 class SkillKey(NamedTuple):
@@ -34,7 +35,8 @@ class PastCall:
     """One call of the audit. None = the row does not tell.
 
     ``inputs`` is what policies have read of its arguments, as `render_inputs` has it. ``past`` is what was
-    decided about the call. ``groups`` are those that the JWT of its caller named.
+    decided about the call, and ``is_refused`` whether a policy, a guard or a person denied it. ``groups`` are
+    those that the JWT of its caller named.
     """
 
     id: str
@@ -44,6 +46,7 @@ class PastCall:
     began_at: datetime
     depth: int
     past: Past
+    is_refused: bool = False
     through: str = ""
     scopes: tuple[str, ...] | None = None
     chain: tuple[str, ...] | None = None
@@ -110,15 +113,14 @@ def read_past_call(row: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> 
     facts, agent, policy = row.get(call_facts.KEY), row.get("agent"), row.get("policy")
     if agent is None:
         return None
-    past: Past | None = "allow"
-    if row["status"] == "refused":
-        past = _DECIDED.get(row.get("error", ""))
     noted = policy.get("verdict") if isinstance(policy, Mapping) and not policy.get("watched") else None
-    if noted == "limit" and row.get("error") == "busy":
+    past = _NOTED.get(noted or "", "allow")
+    error, is_refused = row.get("error", ""), row["status"] == "refused"
+    if noted == "limit" and error == "busy":
         past = "limited"
-    elif noted in ("approve", "redact") and past == "allow":
-        past = noted
-    if past is None or (isinstance(facts, Mapping) and facts.get("message")):
+    elif is_refused and error not in _DECIDED:
+        return None
+    if isinstance(facts, Mapping) and facts.get("message"):
         return None
     depth = int(row.get("depth") or 0)
     ended_at = datetime.fromisoformat(str(row["timestamp"])).astimezone(UTC)
@@ -137,6 +139,7 @@ def read_past_call(row: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> 
         began_at=ended_at - timedelta(milliseconds=float(row.get("duration_ms") or 0)),
         depth=depth,
         past=past,
+        is_refused=is_refused and error == "policy_denied",
         through=str(facts.get("through", "")),
         scopes=tuple(facts.get("scopes", call_facts.USUAL_SCOPES)) if is_recorded else None,
         chain=tuple(facts.get("chain", ())) if is_recorded else () if depth == 0 else None,

@@ -34,7 +34,7 @@ class _Use:
 
 @dataclass(slots=True, eq=False)
 class Usage:
-    """Who has used which skill; calls that policies denied are none.
+    """Who has used which skill; calls that were denied are none.
 
     ``gone`` are used skills that no listing has now, for which no permit is written.
     """
@@ -44,7 +44,7 @@ class Usage:
     gone: dict[str, int] = field(default_factory=dict)
 
     def add(self, call: PastCall) -> None:
-        if call.past == "deny":
+        if call.is_refused:
             return
         known = self.skills.get(call.key)
         if known is None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,10 +25,8 @@ from retinue.mcp.client_configs.merging import without_empty
 from retinue.mcp.client_configs.servers import FoundServer, is_hub, is_own_hub, read_server
 from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.web.issued_tokens import TokenFile
 
 PATH = "/mcp"
-_TOKEN = re.compile(r"rtn_[0-9a-f]{8}_[\w-]{43}")
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not bound
 
 
@@ -107,19 +102,6 @@ def keep_token(client: Client, file: Path, name: str, entry: dict[str, Any], sta
         return entry
     kept = {key: value for key, value in old.items() if key in TOKEN_KEYS}
     return entry if state.local_token() in str(kept) else entry | kept
-
-
-def find_client_token(client: Client, file: Path, name: str, tokens: TokenFile) -> str | None:
-    """The token in the client's entry that was issued to this client and is valid; None without one."""
-    text = read_text(file)
-    entry = None if text is None else client.read_entry(text, name, str(file))
-    match = _TOKEN.search(str(entry)) if isinstance(entry, dict) else None
-    if match is None:
-        return None
-    digest = sha256(match[0].encode()).hexdigest()
-    issued = next((token for token in tokens.list_all() if token.digest == digest), None)
-    is_own = issued is not None and issued.name == client.name and not issued.is_expired(time.time())
-    return match[0] if is_own else None
 
 
 def find_program(environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -12,6 +12,7 @@ from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.finding.history import HistoryPart
+from retinue.runtime.parts.finding.receipts import ReceiptsPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.runs import ApprovalsPart
@@ -30,7 +31,15 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
         process = mesh.as_process("command", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
-        parts = [PoliciesPart(), HistoryPart(), MessagesPart(), SchedulesPart(), ApprovalsPart()]
+        runs.share_reports(mesh.hub.starter.progress)
+        parts = [
+            PoliciesPart(),
+            HistoryPart(),
+            ReceiptsPart(),
+            MessagesPart(),
+            SchedulesPart(),
+            ApprovalsPart(),
+        ]
         # a process of agents keeps this mesh for long, so changed policies are loaded in it too
         async with open_parts(process, parts) as opened, opened.running():
             yield process

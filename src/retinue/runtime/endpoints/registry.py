@@ -11,7 +11,7 @@ from starlette.requests import Request
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access, is_whole
+from retinue.mesh.permissions import Access, decide_listings, is_whole
 from retinue.oci.server.logins import may_write
 from retinue.oci.server.pull import FindShown, IsShown
 from retinue.oci.server.webhooks import HOOK_TOKEN
@@ -58,6 +58,7 @@ def shown_repositories(directory: Directory, access: Access) -> FindShown:
             agents[entry.key].add(entry.name)
         for start in range(0, len(published) if view.lists else 0, OPENED_AT_ONCE):
             for listing in directory.open_all(published[start : start + OPENED_AT_ONCE]):
+                await decide_listings(view, [listing])
                 if not is_whole(view, listing):
                     parts.add(listing.key)
             await asyncio.sleep(0)

@@ -90,7 +90,7 @@ async def run_hub_parent(
             board = Board(board_path(folder))
         stack.callback(board.close)
         descriptor = stop.with_supervisor()
-        stop_within_s = 2 * settings.timeouts.drain_s + END_S
+        stop_within_s = settings.timeouts.leave_s + 2 * settings.timeouts.drain_s + END_S
         specs = stack.enter_context(_specs(count, folder, listener, arguments, state, stop_within_s))
         children = Supervisor(_is_ready, _follow(board, stop, echo))
         stop.on_hangup = lambda: _pass_on(children)

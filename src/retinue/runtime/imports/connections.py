@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from errno import EFBIG, EINVAL
 from importlib.metadata import version
 from pathlib import Path
 from stat import S_ISREG
+from typing import TypeVar
 
 import structlog
 
 from retinue.a2a.client.imports import DEFAULT_LIMITS, AgentSpec, ImportedAgents, ImportLimits
-from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    InvalidSettingError,
+    PolicyDeniedError,
+    RetinueError,
+)
 from retinue.core.record import Candidate, Health, Listing
 from retinue.hub.imports import ImportState
 from retinue.mcp.upstream.flood import FloodMeter
@@ -34,6 +41,9 @@ from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
+
+CheckImport = Callable[[str, str, str], None]
+"""Raises PolicyDeniedError for an import that policies forbid: its name, kind and place."""
 
 LOOK_S = 0.5
 """Seconds between two looks whether the imports of the state have changed."""
@@ -136,11 +146,17 @@ class Imports:
         self._servers = ImportedServers(version("retinue"), pins)
         self._apis = ImportedApis(environment(), pins)
         self._agents = ImportedAgents(pins, card_verifier(settings.signatures, state), agent_limits)
+        self._check: CheckImport = lambda name, kind, place: None
+        self._read_revision: Callable[[], int] = lambda: 0
 
     @property
     def servers(self) -> ImportedServers:
         """The MCP servers."""
         return self._servers
+
+    def follow_policies(self, check: CheckImport, read_revision: Callable[[], int]) -> None:
+        """Connect to what policies permit; ``read_revision`` gives another number when they have changed."""
+        self._check, self._read_revision = check, read_revision
 
     def list_states(self) -> list[tuple[str, bool, str]]:
         """Each MCP server: its name, whether it is connected, and the reason if not."""
@@ -227,22 +243,46 @@ class Imports:
         agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
         servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
         own_url = find_own_url(self._settings, self._state)
-        await self._servers.configure(import_specs(servers, http, own, self._state, own_url, self._new_meter))
-        await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
+        specs = import_specs(servers, http, own, self._state, own_url, self._new_meter)
+        api_specs = {name: _api_of(name, table, http) for name, table in apis.items()}
+        for name, table in tables.items():
+            problem = self._find_denial(name, table)
+            if problem is None:
+                continue
+            if name in specs:
+                specs[name] = _refuse(specs[name], problem)
+            elif name in agents:
+                agents[name] = _refuse(agents[name], problem)
+            else:
+                api_specs[name] = _refuse_api(api_specs[name], problem)
+        await self._servers.configure(specs)
+        await self._apis.configure(api_specs, http)
         await self._agents.configure(agents, http)
+
+    def _find_denial(self, name: str, table: ImportTable) -> PolicyDeniedError | None:
+        """Why policies forbid an import; None where they do not."""
+        kind = "openapi" if table.openapi is not None else "a2a" if table.a2a else "mcp"
+        command = " ".join((table.command or "", *table.args))
+        try:
+            self._check(name, kind, table.openapi or table.a2a or table.url or command)
+        except PolicyDeniedError as error:
+            return error
+        return None
 
     async def _watch(self, directory: Directory, http: HttpClient) -> None:
         teams = self._state.root / "teams" / "teams.json"
         files = self._state.imports, self._state.pins, logins_folder(self._state), teams
         configured, accepted, logged_in, started = map(_stamp_of, files)
+        revision = self._read_revision()
         while True:
             await asyncio.sleep(LOOK_S)
+            other_policies, revision = self._read_revision() != revision, self._read_revision()
             before, (configured, accepted, logged_in, started) = (
                 (configured, accepted, logged_in, started),
                 map(_stamp_of, files),
             )
             try:
-                if configured != before[0] or started != before[3]:
+                if configured != before[0] or started != before[3] or other_policies:
                     await self._configure(http)
                     await directory.ensure_fresh()
                 if accepted != before[1]:
@@ -253,6 +293,21 @@ class Imports:
                     self._servers.retry()
             except RetinueError as error:
                 _log.warning("imports not read", error=error.message)
+
+
+_Spec = TypeVar("_Spec", ImportSpec, AgentSpec)
+
+
+def _refuse(spec: _Spec, error: PolicyDeniedError) -> _Spec:
+    """The import as one that is not connected to."""
+    return replace(spec, problem=error.message, fingerprint=f"{spec.fingerprint} {error.message}")
+
+
+def _refuse_api(spec: ApiSpec, error: PolicyDeniedError) -> ApiSpec:
+    async def refuse() -> bytes:
+        raise error
+
+    return replace(spec, load=refuse, fingerprint=f"{spec.fingerprint} {error.message}")
 
 
 def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,8 +32,15 @@ MAX_FILE_BYTES = 1024 * 1024
 
 _WILDCARDS = frozenset("*?[")
 
-Snapshot = tuple[tuple[str, int, int], ...]
-"""Path, time of change in ns and size of each file."""
+_WHEELS: Mapping[str, tuple[str, ...]] = {
+    "Linux": ("x86_64", "aarch64"),
+    "Darwin": ("x86_64", "arm64"),
+    "Windows": ("amd64", "x86_64"),
+}
+"""The machines for which cedarpy has a wheel, by their systems; on Linux with glibc only."""
+
+Snapshot = tuple[tuple[str, int, int, int], ...]
+"""Path, times of change of the contents and of the rights in ns, and size of each file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +72,17 @@ class PolicyFiles:
 
     def look(self) -> Snapshot:
         """What changes when a file changes. A file that vanishes meanwhile is not in it."""
-        rows: list[tuple[str, int, int]] = []
+        rows: list[tuple[str, int, int, int]] = []
         try:
             paths = [*self.list_files(), *self._list_teams()]
         except RetinueError as error:
-            return ((error.message, 0, 0),)  # `load` raises it
+            return ((error.message, 0, 0, 0),)  # `load` raises it
         for path in [*paths, self.state_folder / FOLDER / MODE]:
             try:
                 stat = path.stat()
             except OSError:
                 continue
-            rows.append((str(path), stat.st_mtime_ns, stat.st_size))
+            rows.append((str(path), stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size))
         return tuple(rows)
 
     @property
@@ -285,15 +293,28 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
     return [Check("policies", "ok", summary)]
 
 
-def check_library(paths: Sequence[Path]) -> None:
-    """Raise InvalidSettingError where the engine of policies is not installed."""
+def check_library(paths: Sequence[Path], what: str = "policy.default") -> None:
+    """Raise InvalidSettingError where the engine of policies is not installed; ``what`` needs it."""
     if find_spec("cedarpy") is None:
-        what = f"{paths[0]} needs" if paths else "policy.default needs"
         raise InvalidSettingError(
             "policy",
-            f"{what} cedarpy, which is not installed",
-            remedy="pip install 'retinue[policy]'; there are wheels for Linux with glibc, macOS and Windows",
+            f"{paths[0] if paths else what} needs cedarpy, which is not installed",
+            remedy=explain_install(),
         )
+
+
+def explain_install(system: str | None = None, machine: str | None = None, libc: str | None = None) -> str:
+    """How to install the engine here; on a platform without a wheel of it, that it has none."""
+    system, machine = system or platform.system(), (machine or platform.machine()).lower()
+    libc = platform.libc_ver()[0] if libc is None else libc
+    install = "pip install 'retinue[policy]'"
+    if machine in _WHEELS.get(system, ()) and (system != "Linux" or libc == "glibc"):
+        return install
+    here = f"{system} with {libc or 'another libc than glibc'}" if system == "Linux" else system
+    return (
+        f"cedarpy has no wheel for {here} on {machine}, but for Linux with glibc (x86_64, aarch64), macOS "
+        f"(x86_64, arm64) and Windows (x86_64): use one of these, or install Rust, which builds it: {install}"
+    )
 
 
 def _find_files(root: Path, glob: str) -> list[Path]:

@@ -28,15 +28,19 @@ class CallsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         limits = process.dispatcher.admission.limits
-        drain_s = process.tables.get(TimeoutTable).drain_s
+        table = process.tables.get(TimeoutTable)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
             try:
                 yield
             finally:
+                if table.leave_s:
+                    shown = render_duration(table.leave_s)
+                    process.echo(f"leaving: calls are answered for {shown}; stop again to end at once")
+                    await asyncio.sleep(table.leave_s)
                 limits.is_stopping = True
-                await finish_calls(limits, drain_s, process.echo)
+                await finish_calls(limits, table.drain_s, process.echo)
 
         yield Opened(running=running)
 

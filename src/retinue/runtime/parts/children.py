@@ -130,7 +130,7 @@ class SupervisorPart(Part):
             specs = [*own, *model_children(models, settings, process.state, url, environ)]
             specs += children_of_teams(process.state, url, environ)
             report.keep_only(specs)
-            stop_within_s = settings.timeouts.drain_s + END_S
+            stop_within_s = settings.timeouts.leave_s + settings.timeouts.drain_s + END_S
             return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
         current = process.tables

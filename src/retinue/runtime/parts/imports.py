@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from retinue.authoring.agent import Agent
 from retinue.hub.imports import add_import_skill
@@ -12,6 +13,7 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import HubFile, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.imports.connections import Imports
+from retinue.runtime.parts.policies import check_import, read_revision
 from retinue.settings import Settings
 from retinue.storage.state import State
 
@@ -42,6 +44,7 @@ class ImportsPart(Part):
             add_import_skill(agent, imports.list_imports, dispatcher.access)
 
         def running() -> AbstractAsyncContextManager[None]:
+            imports.follow_policies(partial(check_import, process), partial(read_revision, process))
             return imports.running(process.get(Directory), process.http)
 
         async def problems() -> Sequence[ReadinessProblem]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.counts import MemoryCounts
     from retinue.policies.decision_figures import DecisionFigures
     from retinue.policies.gate import Gate
+    from retinue.policies.policy_set import PolicySet
     from retinue.policies.recording import InputRecorder
     from retinue.runtime.lazy_runs import LazyRuns
 
@@ -50,6 +53,39 @@ METRICS = {
 }
 
 _log = structlog.get_logger("retinue.policies")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The files as they were read once. ``applied`` is ``table`` with the mode that the owner has set."""
+
+    number: int
+    files: PolicyFiles
+    table: PolicyTable
+    seen: Snapshot
+    applied: PolicyTable
+    policies: PolicySet | None = None
+    zone: tzinfo = UTC
+    problem: RetinueError | None = None
+
+
+def _read(number: int, files: PolicyFiles, table: PolicyTable, before: Snapshot) -> _Reading:
+    """Read the files, in any thread."""
+    seen = files.look()
+    try:
+        applied = files.apply_mode(table)
+        policies = files.load(applied, before=before)
+        zone: tzinfo = UTC
+        if policies is not None:
+            from retinue.policies.entities import read_zone
+
+            zone = read_zone(table.timezone)
+    except RetinueError as error:
+        return _Reading(number, files, table, seen, table, problem=error)
+    except ValueError as error:
+        problem = InvalidSettingError("policy.timezone", str(error), remedy="correct it")
+        return _Reading(number, files, table, seen, table, problem=problem)
+    return _Reading(number, files, table, seen, applied, policies, zone)
 
 
 class LoadedPolicies:
@@ -70,14 +106,36 @@ class LoadedPolicies:
         self._counts: MemoryCounts | None = None
         self._figures: DecisionFigures | None = None
         self._groups: CallerGroups | None = None
+        self.revision = 0
+        """How often policies were put in force."""
         self._announced: str | None = None
+        self._begun = 0
+        self._next_table: PolicyTable | None = None
+        self._is_asked = asyncio.Event()
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
-        self._seen = self.files.look()
-        table = self.files.apply_mode(self._table)
-        policies = self.files.load(table, before=self._in_force)
-        self._in_force = self._seen
+        reading = self._begin(None)()
+        self._seen = reading.seen
+        if reading.problem is not None:
+            raise reading.problem
+        self._use(reading)
+
+    def _begin(self, table: PolicyTable | None) -> Callable[[], _Reading]:
+        """What reads the files as they are now, in any thread; a later one replaces it."""
+        self._begun += 1
+        number, table = self._begun, table or self._table
+        before = self._in_force
+        if table.files != self._table.files:
+            before = ()  # the owner names other files
+        files = PolicyFiles.of(self._process.state.root, table)
+        return partial(_read, number, files, table, before)
+
+    def _use(self, reading: _Reading) -> None:
+        """Put a set in force."""
+        self.revision += 1
+        self.files, self._table, self._in_force = reading.files, reading.table, reading.seen
+        policies, table = reading.policies, reading.applied
         if policies is None:
             self._gate = None
             self._give(None)
@@ -86,7 +144,6 @@ class LoadedPolicies:
         from retinue.policies.counts import MemoryCounts
         from retinue.policies.decision import Engine
         from retinue.policies.decision_figures import DecisionFigures
-        from retinue.policies.entities import read_zone
         from retinue.policies.gate import Gate
 
         runs = self._find_runs()
@@ -96,18 +153,13 @@ class LoadedPolicies:
         self._counts = self._counts or MemoryCounts()
         self._groups = self._groups or self._make_groups()
         self._figures = self._figures or DecisionFigures()
-        engine = Engine(policies)
-        try:
-            zone = read_zone(table.timezone)
-        except ValueError as error:
-            raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from None
         self._gate = Gate(
-            engine,
+            Engine(policies),
             table.mode,
             opening,
             counts=self._counts,
             open_counts=counting,
-            zone=zone,
+            zone=reading.zone,
             groups=self._groups,
             recorder=self._make_recorder(),
             figures=self._figures,
@@ -138,10 +190,10 @@ class LoadedPolicies:
         """What policies do now, and whether the owner has set it. Raises InvalidSettingError."""
         return self.files.apply_mode(self._table).mode, self.files.has_mode
 
-    def set_mode(self, mode: str | None) -> None:
+    async def set_mode(self, mode: str | None) -> None:
         """Set what policies do in all processes of the state folder; None = what the settings say."""
         set_mode(self._process.state.root, mode)
-        self.reload()
+        await self.reload_in_thread()
 
     def _make_groups(self) -> CallerGroups:
         from retinue.policies.caller_groups import CallerGroups
@@ -161,26 +213,36 @@ class LoadedPolicies:
         self._process.dispatcher.check_read = None if self._gate is None else self._gate.check_read
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         self._process.dispatcher.access.note_lists(None if self._gate is None else self._gate.note_lists)
+        self._process.dispatcher.access.check_starts(None if self._gate is None else self._gate.check_start)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)
 
-    def reload(self, table: PolicyTable | None = None) -> None:
+    def reload(self) -> None:
         """Load again; a set that is not valid is told, and the old one stays."""
-        before, self._table = self._table, table or self._table
-        if self._table.files != before.files:
-            self._in_force = ()  # the owner names other files
-        self.files = PolicyFiles.of(self._process.state.root, self._table)
-        try:
-            self.load()
-        except RetinueError as error:
-            self._table = before
-            self.problem = error
+        self._take(self._begin(None)())
+
+    async def reload_in_thread(self, table: PolicyTable | None = None) -> None:
+        """The same, with other settings if given, while other calls run: a large set takes a second."""
+        self._take(await asyncio.to_thread(self._begin(table)))
+
+    def use_settings(self, table: PolicyTable) -> None:
+        """Load again with other settings, soon."""
+        self._next_table = table
+        self._is_asked.set()
+
+    def _take(self, reading: _Reading) -> None:
+        if reading.number != self._begun:
+            return  # the files were read again meanwhile
+        self._seen = reading.seen
+        if reading.problem is not None:
+            error = self.problem = reading.problem
             _log.error(
                 "policies not loaded; the previous ones stay", error=error.message, remedy=error.remedy
             )
-        else:
-            self.problem = None
-            _log.info("policies loaded", files=len(self._seen))
+            return
+        self._use(reading)
+        self.problem = None
+        _log.info("policies loaded", files=len(self._seen))
 
     async def find_problems(self) -> Sequence[ReadinessProblem]:
         """Why files are not loaded, and which nodes of the same database have others, for ``/ready``."""
@@ -212,11 +274,15 @@ class LoadedPolicies:
         return self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
 
     async def watch(self, look_s: float = LOOK_S) -> None:
-        """Load the files again whenever one has changed."""
+        """Load the files again whenever one, or a setting, has changed."""
         while True:
-            await asyncio.sleep(look_s)
-            if self.files.look() != self._seen:
-                self.reload()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(look_s):
+                    await self._is_asked.wait()
+            self._is_asked.clear()
+            table, self._next_table = self._next_table, None
+            if table is not None or await asyncio.to_thread(self.files.look) != self._seen:
+                await self.reload_in_thread(table)
             with suppress(StateError):  # the next look tells it
                 await self.announce()
 
@@ -248,6 +314,19 @@ def check_publish(process: Process, principal: Principal, repository: str) -> No
         loaded.gate.check_publish(principal, repository)
 
 
+def check_import(process: Process, name: str, kind: str, place: str) -> None:
+    """Raise PolicyDeniedError where the policies of a process forbid an import."""
+    loaded = process.find(LoadedPolicies)
+    if loaded is not None and loaded.gate is not None:
+        loaded.gate.check_import(name, kind, place)
+
+
+def read_revision(process: Process) -> int:
+    """How often the policies of a process were put in force."""
+    loaded = process.find(LoadedPolicies)
+    return 0 if loaded is None else loaded.revision
+
+
 class PoliciesPart(Part):
     """Checks every call of the process against the policies and the guards of the owner."""
 
@@ -273,7 +352,7 @@ class PoliciesPart(Part):
                 await end_task(watching)
 
         def prepare(tables: Tables) -> Callable[[], None]:
-            return partial(loaded.reload, tables.get(PolicyTable))
+            return partial(loaded.use_settings, tables.get(PolicyTable))
 
         def prepare_guards(tables: Tables) -> Callable[[], None]:
             return partial(_use_guards, process, make_guards(tables.get(Settings).guards, ask))
@@ -293,11 +372,21 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
     from retinue.hub.policies import ModeSwitch, PastMesh, PolicyBook, add_policy_skills
     from retinue.storage.audit_log import AuditLog
-    from retinue.web.issued_tokens import TokenGroups
+    from retinue.web.issued_tokens import TokenFile, TokenGroups
 
     if agent.name == HUB_NAME:
         dispatcher, directory = process.dispatcher, process.get(Directory)
-        past = PastMesh(AuditLog(process.state.database).iterate_past, TokenGroups(process.state.keys).find)
+        keys = process.state.keys
+        read_past = AuditLog(process.state.database).iterate_past
+        past = PastMesh(read_past, TokenGroups(keys).find, TokenFile(keys).find_scopes)
         modes = ModeSwitch(loaded.read_mode, loaded.set_mode)
-        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, past, modes)
+        book = PolicyBook(
+            lambda: loaded.gate,
+            dispatcher.lookup,
+            directory,
+            dispatcher.access,
+            past,
+            modes,
+            lambda: loaded.files.read_texts(),
+        )
         add_policy_skills(agent, book)

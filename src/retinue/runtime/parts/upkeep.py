@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import get_args
 
 import structlog
@@ -18,6 +20,7 @@ from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.health.probe_schedule import FIRST_WAIT_S, ProbeSchedule
+from retinue.mesh.health.probe_sharing import ProbeSharing
 from retinue.mesh.observing.metrics import BoundedNames, Figures
 from retinue.oci.client.http_registry import HttpRegistry
 from retinue.parts.part import FirstReading, LivePart, Opened, Part, ReadinessProblem
@@ -43,10 +46,12 @@ class UpkeepPart(Part):
     name = "upkeep"
     kinds = frozenset({"hub", "worker"})
     runs_after = (FirstReading,)
+    gives = ProbeSharing
     is_required = True
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
+        sharing = ProbeSharing(name_place())
         directory, agent_stats = process.get(Directory), process.dispatcher.agent_stats
         upkeep = BackgroundTasks(
             directory,
@@ -55,6 +60,7 @@ class UpkeepPart(Part):
             refresh_s=process.tables.get(DirectoryTable).refresh_s,
             probe_timeout_s=process.tables.get(TimeoutTable).probe_s,
             on_refresh=process.get(WorkflowPrompts).refresh if process.kind == "hub" else None,
+            sharing=sharing,
         )
         watches = [
             RegistryWatch(directory, name, registry.wait_for_change)
@@ -93,7 +99,13 @@ class UpkeepPart(Part):
                 figures.put("retinue_source_up", float(failure is None), names(name))
             _put_breakers(figures, agent_stats)
 
-        yield Opened(live=(upkeep.live_part(),), running=running, problems=problems, figures=figures)
+        yield Opened(
+            product=sharing,
+            live=(upkeep.live_part(),),
+            running=running,
+            problems=problems,
+            figures=figures,
+        )
 
 
 def _put_breakers(figures: Figures, agent_stats: AgentStatsTable) -> None:
@@ -103,6 +115,15 @@ def _put_breakers(figures: Figures, agent_stats: AgentStatsTable) -> None:
     figures.put("retinue_circuit_breakers", len(breakers) - len(open_ones), "closed")
     names = BoundedNames()
     figures.put_all("retinue_circuit_breaker_open", {(names(name),): 1.0 for name in open_ones})
+
+
+def name_place() -> str:
+    """A name of the network in which the loopback addresses of this process are."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return platform.node()
 
 
 class MeshMapPart(Part):
@@ -152,7 +173,7 @@ class RegistryWatch:
 class BackgroundTasks:
     """Refreshes one directory and health-checks its agents; ``run`` continues until it is cancelled.
 
-    ``on_refresh`` is called after each refresh of the directory.
+    ``on_refresh`` is called after each refresh of the directory. ``sharing`` has the probes of this process.
     """
 
     def __init__(
@@ -164,6 +185,7 @@ class BackgroundTasks:
         refresh_s: float,
         probe_timeout_s: float,
         on_refresh: Callable[[], Awaitable[None]] | None = None,
+        sharing: ProbeSharing | None = None,
     ) -> None:
         self._directory = directory
         self._agent_stats = agent_stats
@@ -173,6 +195,7 @@ class BackgroundTasks:
         self._probe_timeout_s = probe_timeout_s
         self._beside = on_refresh
         self._schedule = ProbeSchedule()
+        self._sharing = sharing or ProbeSharing()
         directory.subscribe(self._note_change)
 
     def live_part(self) -> LivePart:
@@ -202,7 +225,9 @@ class BackgroundTasks:
             entry
             async for page in self._directory.iterate_pages()
             for entry in page
-            if entry.health == "healthy" and not self._agent_stats.has_seen(entry, lately_s)
+            if entry.health == "healthy"
+            and not self._agent_stats.has_seen(entry, lately_s)
+            and not self._sharing.leaves(entry, lately_s, self._patience_s)
         ]
         await self._probe([*quiet, *self._list_due()])
 
@@ -212,8 +237,19 @@ class BackgroundTasks:
 
     def _list_due(self) -> list[Entry]:
         """The agents that are not healthy and are asked now."""
-        schedule = self._schedule
-        return self._directory.list_unhealthy(lambda entry: entry.url is not None and schedule.is_due(entry))
+        return self._directory.list_unhealthy(self._is_due)
+
+    def _is_due(self, agent: Entry) -> bool:
+        return (
+            agent.url is not None
+            and self._schedule.is_due(agent)
+            and not self._sharing.leaves(agent, 0.0, self._patience_s)
+        )
+
+    @property
+    def _patience_s(self) -> float:
+        """Twice the longest time between two probes of one agent."""
+        return 2 * self.refresh_s + _LOOK_S
 
     async def _probe(self, agents: Sequence[Entry]) -> None:
         await probe(
@@ -223,12 +259,14 @@ class BackgroundTasks:
             self._http,
             timeout_s=self._probe_timeout_s,
             schedule=self._schedule,
+            sharing=self._sharing,
             longest_s=self.refresh_s,
         )
 
     def _note_change(self, change: ListingChange) -> None:
         if change.kind == "removed" or not change.measured:
             self._schedule.forget(change.entry.id)  # a card that was published anew is a sign of life
+            self._sharing.forget(change.entry)
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]], every_s: Callable[[], float]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -166,6 +167,9 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _RefusedError(_TOO_MANY_PIPELINED)
         super().on_headers_complete()
+        if self._gate.is_leaving:
+            # uvicorn then closes the connection behind the response, and says so in its head
+            self.cycle.keep_alive = False
         self.headers = []  # takes the trailers; the request keeps its own list
         self._phase = _BODY
         self._body_bytes = self._body_bytes_before = self._idle_bytes = self._window_bytes = 0
@@ -317,6 +321,13 @@ async def _answer_failed(cycle: RequestResponseCycle) -> None:
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await cycle.send({"type": "http.response.start", "status": 503, "headers": headers})
     await cycle.send({"type": "http.response.body", "body": STOPPING, "more_body": False})
+
+
+def close_idle(connections: Iterable[object]) -> None:
+    """Close the connections that wait for a next request."""
+    for connection in list(connections):
+        if isinstance(connection, LimitedHttpProtocol) and _is_idle(connection):
+            connection.shutdown()
 
 
 def _is_idle(connection: object) -> bool:

@@ -102,6 +102,7 @@ class RunDatabase:
         self.sessions = self._tables.sessions
         self.call_counts = self._tables.call_counts
         self.policy_digests = self._tables.policy_digests
+        self.watches, self.reports = self._tables.watches, self._tables.reports
         # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()

@@ -387,6 +387,14 @@ class EngineClient:
             names.update(connection.execute(query, some).scalars())
         return frozenset(names)
 
+    def list_going_on(self, connection: sa.Connection, ids: Sequence[str]) -> dict[str, bool]:
+        """Whether each stored run among these goes on."""
+        query = sa.text(
+            f"SELECT workflow_uuid AS id, status FROM {self._table} WHERE workflow_uuid IN :ids"  # noqa: S608
+        ).bindparams(sa.bindparam("ids", expanding=True))
+        rows = connection.execute(query, {"ids": list(ids)})
+        return {row.id: STATUS_OF.get(row.status) == "running" for row in rows}
+
     def find_owner(self, connection: sa.Connection, run_id: str) -> str | None:
         """The token of the execution that a run belongs to."""
         query = sa.text(f"SELECT owner_xid FROM {self._table} WHERE workflow_uuid = :run_id")  # noqa: S608

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,8 @@ class EventTable:
         self._waiting: list[NewEvent] = []
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self.before_flush: Callable[[], Awaitable[None]] | None = None
+        """Stores what comes before the waiting events; it raises nothing."""
         self.changed = asyncio.Event()
         self.steps_ended = {"done": 0, "failed": 0}
         """How many steps have ended in this process, by outcome."""
@@ -79,6 +81,8 @@ class EventTable:
             if not batch:
                 return
             try:
+                if self.before_flush is not None:
+                    await self.before_flush()
                 await self._database.write(lambda connection: self.insert(connection, batch))
             except BaseException:
                 self._waiting = batch + self._waiting

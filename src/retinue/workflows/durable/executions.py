@@ -39,6 +39,7 @@ from retinue.workflows.durable.run_rows import (
     stored_failure,
     stored_output,
 )
+from retinue.workflows.durable.shared_reports import SharedReports
 from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.tables.signals import SignalTable
 from retinue.workflows.durable.tables.stored_once import SHARED_BYTES, Reference
@@ -94,8 +95,10 @@ class Executions:
         *,
         concurrency: int,
         run_bytes: int = MAX_RUN_BYTES,
+        shared: SharedReports | None = None,
     ) -> None:
         self.lease = lease
+        self._shared = shared
         self._run_bytes = run_bytes
         self._sizes: dict[str, RunSize] = {}
         self.signals = signals
@@ -221,7 +224,7 @@ class Executions:
             await execution.ended.wait()
 
     async def watch(self) -> None:
-        """Cut off what other processes cancel, for as long as this one lives.
+        """Cut off what other processes cancel, and note what they watch, for as long as this one lives.
 
         Not left to the engine, which looks once a second, and only at steps that it may preempt.
         """
@@ -229,8 +232,9 @@ class Executions:
             await asyncio.sleep(WATCH_S)
             here = self.here.list_all()
             ids = [execution.run_id for execution in here]
+            roots = [execution.run_id for execution in here if execution.run_id == execution.root]
             try:
-                stopped = await self._database.read(self._database.client.list_cancelled, ids)
+                stopped, watched = await self._database.read(self._look, ids, roots)
             except (StateError, sa.exc.SQLAlchemyError) as error:
                 _log.warning("runs that are cancelled elsewhere go on for now", error=str(error))
                 continue
@@ -241,6 +245,15 @@ class Executions:
                 if execution.run_id in stopped and self.here.find(execution.run_id) is execution
             ]
             self._abort(gone)
+            if self._shared is not None:
+                self._shared.note_watched(watched)
+
+    def _look(
+        self, connection: sa.Connection, ids: Sequence[str], roots: Sequence[str]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """The cancelled runs among ``ids``, and the outermost ones among ``roots`` that others watch."""
+        watched = frozenset[str]() if self._shared is None else self._shared.list_watched(connection, roots)
+        return self._database.client.list_cancelled(connection, ids), watched
 
     def agent_wait_of(self, root: str) -> float:
         """How long the outermost run ``root`` may still wait for agents that are not there."""
@@ -316,6 +329,8 @@ class Executions:
         row = await self._rows.get(execution.run_id)
         if row.record.status == "cancelled":
             raise cancelled(execution.run_id)
+        if self._shared is not None and execution.root == execution.run_id:
+            await self._shared.take_up(execution.root)
         emitted = await self._events.read_emitted(execution.run_id)
         events.emitted = emitted
         # A fork has steps that were another run's, whose events are there.

@@ -31,6 +31,7 @@ from retinue.workflows.durable.run_rows import (
     is_outermost,
     stored_args,
 )
+from retinue.workflows.durable.shared_reports import SharedReports
 from retinue.workflows.durable.tables.approvals import ApprovalTable
 from retinue.workflows.durable.tables.call_counts import CallCountTable
 from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
@@ -40,6 +41,7 @@ from retinue.workflows.durable.tables.revised import ScheduleTable
 from retinue.workflows.durable.tables.sessions import SessionTable
 from retinue.workflows.durable.tables.signals import SignalTable
 from retinue.workflows.durable.tables.triggers import TriggerTable
+from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import CODE, HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
@@ -91,6 +93,7 @@ class DurableRuns:
     This process executes runs from the first `start`, `resume` or `fork` on, or from `launch`; reading,
     following, cancelling and signalling do not need the engine. ``nodes`` is the folder of this machine's
     slots, ``hosted`` the workflows in Python that ``body`` executes. ``on_deleted`` is told of deleted runs.
+    ``progress`` holds what steps report here; with it, the processes of a database share these reports.
     One in a process at a time. After `aclose` its runs wait until they are taken up again.
     """
 
@@ -103,6 +106,7 @@ class DurableRuns:
         options: DurableOptions | None = None,
         hosted: Sequence[HostedWorkflow] = (),
         on_deleted: OnDeleted | None = None,
+        progress: RunProgress | None = None,
     ) -> None:
         self._body = body
         self._own_workflows = tuple(hosted)
@@ -134,6 +138,9 @@ class DurableRuns:
         self._launching = asyncio.Lock()
         self._executions: Executions | None = None
         self._placement = Placement()
+        self._shared = None if progress is None else SharedReports(self._database, progress, self._is_here)
+        if self._shared is not None:
+            self._events.before_flush = self._shared.flush
         self._watch = DatabaseWatch(self._database, self._events)
 
     async def launch(self) -> Executions:
@@ -169,7 +176,10 @@ class DurableRuns:
             lease,
             concurrency=self._options.concurrency,
             run_bytes=self._options.run_bytes,
+            shared=self._shared,
         )
+        if self._shared is not None:
+            self._shared.node = slot.executor
         stack.push_async_callback(lease.end)
         await lease.begin(slot.free)
         # The queue is registered first, or the engine would find it a second after its launch.
@@ -206,6 +216,8 @@ class DurableRuns:
                     return started
             else:
                 args = stored_args(request, None)
+                if self._shared is not None:
+                    await self._shared.announce(run_id)
                 await self._database.ask(self._database.client.enqueue, run_id, args, other)
             known = await self._rows.get(run_id)
         if not known.record.request.is_same(request):
@@ -387,6 +399,8 @@ class DurableRuns:
     async def aclose(self) -> None:
         """Stop executing runs, and close the database."""
         await self.leave()
+        if self._shared is not None:
+            await self._shared.aclose()
         self._signals.close()
         try:
             await self._events.flush()
@@ -417,6 +431,10 @@ class DurableRuns:
         """Cancel a half-undone run; should it be resumed, it undoes its remaining steps."""
         if self._database.client.give_up(connection, run_id):
             self._signals.insert(connection, run_id, UNDO_REQUEST, None)
+
+    def _is_here(self, run_id: str) -> bool:
+        """Whether this process executes a run."""
+        return self._executions is not None and self._executions.here.find(run_id) is not None
 
     async def _get(self, run_id: str) -> RunRow:
         await self._database.prepare()
@@ -450,6 +468,8 @@ class DurableRuns:
         while True:
             try:
                 await self.prune()
+                if self._shared is not None:
+                    await self._shared.forget_old()
             except (StateError, EngineError) as error:
                 _log.warning("old runs not deleted", error=str(error))
             await asyncio.sleep(self._options.prune_every_s)

@@ -78,7 +78,13 @@ def _as_request(request: ReadRequest) -> tuple[str, dict[str, Any]]:
         return "resources/read", {"uri": request.name}
     if request.kind == "prompt":
         return "prompts/get", {"name": request.name, "arguments": dict(request.arguments)}
-    params = completion_params(request.name, request.argument, request.value, request.arguments)
+    params = completion_params(
+        request.name,
+        request.argument,
+        request.value,
+        request.arguments,
+        is_prompt=None if request.completes is None else request.is_of_prompt,
+    )
     return "completion/complete", params
 
 
@@ -187,12 +193,9 @@ class HubReads:
 
     def _find(self, request: ReadRequest) -> tuple[ImportedServer, str] | None:
         seen = self._imported.list_seen_by(request.principal)
-        resource = None if request.kind == "prompt" else find_resource(seen, request.name)
-        return (
-            resource
-            if resource is not None or request.kind == "resource"
-            else find_prompt(seen, request.name)
-        )
+        if request.is_of_prompt:
+            return find_prompt(seen, request.name)
+        return find_resource(seen, request.name)
 
 
 def _renamed(part: Part, before: str, after: str) -> Part:
@@ -274,6 +277,4 @@ def find_prompt(servers: Sequence[Named], name: str) -> tuple[ImportedServer, st
 
 
 def _unknown(request: ReadRequest) -> UnknownResourceError | UnknownPromptError:
-    return (
-        UnknownResourceError(request.name) if request.kind == "resource" else UnknownPromptError(request.name)
-    )
+    return (UnknownPromptError if request.is_of_prompt else UnknownResourceError)(request.name)

@@ -1,1 +1,1 @@
-"""Parts that change how agents are found: the history of calls, and the entrance exam."""
+"""Parts that change how agents are found: the history of calls, the entrance exam, receipts of other hubs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import structlog
 from retinue.core.errors import RetinueError
 from retinue.hub.examiner import Examiner, ExamLimits
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook, ExamStatus, digest_of
 from retinue.mesh.observing.metrics import Figures, Metric
@@ -26,6 +28,9 @@ from retinue.storage.state import State
 
 LOOK_S = 5.0
 """Seconds between two looks for agents that joined or changed."""
+
+LOOK_AGAIN_S = 60.0
+"""Seconds until all agents are looked at again where no agent has changed."""
 
 AT_ONCE = 100
 """Agents of one round; the others wait for the next one."""
@@ -88,9 +93,8 @@ class ExamPart(Part):
             begun.append(asyncio.create_task(exams.run(), name="exams"))
 
         async def figures(figures: Figures) -> None:
-            counts = book.count(directory.list_entries())
             for status in _STATUSES:
-                figures.put(EXAMS, counts.get(status, 0), status)
+                figures.put(EXAMS, exams.counts[status], status)
 
         yield Opened(running=running, on_ready=on_ready, metrics=METRICS, figures=figures)
 
@@ -131,12 +135,18 @@ class Exams:
         self._clock = clock
         self._pauses: dict[tuple[str, str, str], _Pause] = {}
         self._written_at = 0.0
+        self._looked_at = 0.0
+        self._has_changed = True
+        self.counts: Counter[ExamStatus] = Counter()
+        """The number of agents by result, as of the last look."""
+        directory.subscribe(self._note_change)
 
     async def run(self) -> None:
         """Go on until the task is cancelled."""
         while True:
             try:
-                await self.examine_due()
+                if self._has_changed or time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
+                    await self.examine_due()
             except (RetinueError, OSError) as error:
                 _log.warning("exams interrupted", error=str(error))
             await asyncio.sleep(LOOK_S)
@@ -145,10 +155,18 @@ class Exams:
         """Examine the agents that are due; returns how many."""
         await self._directory.ensure_fresh()
         now = self._clock()
-        entries = [entry async for page in self._directory.iterate_pages() for entry in page]
-        due = [entry for entry in entries if self._is_due(entry, now)]
+        self._has_changed, self._looked_at = False, time.monotonic()
+        entries: list[Entry] = []
+        due: list[Entry] = []
+        counts: Counter[ExamStatus] = Counter()
+        async for page in self._directory.iterate_pages():
+            entries += page
+            due += [entry for entry in page if self._is_due(entry, now)]
+            counts.update(self._book.count(page))
+        self.counts = counts
         if not due:
             return 0
+        self._has_changed = True  # the counts, and more may be due
         self._book.keep_only(entries)
         present = {_place(entry) for entry in entries}
         self._pauses = {place: pause for place, pause in self._pauses.items() if place in present}
@@ -161,6 +179,9 @@ class Exams:
         finally:
             await self._write()
         return len(due[:AT_ONCE])
+
+    def _note_change(self, change: ListingChange) -> None:
+        self._has_changed = True
 
     async def _examine_all(self, waiting: Iterator[Entry]) -> None:
         for entry in waiting:

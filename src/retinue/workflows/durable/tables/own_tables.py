@@ -73,6 +73,13 @@ CREATE TABLE IF NOT EXISTS {call_counts} (
 CREATE TABLE IF NOT EXISTS {policy_digests} (
     executor TEXT PRIMARY KEY, digest TEXT NOT NULL)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {watches} (
+    root TEXT PRIMARY KEY, expires DOUBLE PRECISION NOT NULL);
+CREATE TABLE IF NOT EXISTS {reports} (
+    id {serial}, root TEXT NOT NULL, node TEXT NOT NULL, at DOUBLE PRECISION NOT NULL, report TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS retinue_reports_root ON {reports} (root, id)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -120,6 +127,7 @@ class OwnTables:
         self.sessions = f"{own}sessions"
         self.call_counts = f"{own}call_counts"
         self.policy_digests = f"{own}policy_digests"
+        self.watches, self.reports = f"{own}watches", f"{own}reports"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -155,6 +163,8 @@ class OwnTables:
                 "sessions": self.sessions,
                 "call_counts": self.call_counts,
                 "policy_digests": self.policy_digests,
+                "watches": self.watches,
+                "reports": self.reports,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

@@ -1,0 +1,1 @@
+"""Receipts: what hubs measured of agents, and what it weighs."""

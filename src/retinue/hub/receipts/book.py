@@ -1,0 +1,340 @@
+"""What a hub knows of the receipts of others, and what they weigh.
+
+Receipts only lower the place of an agent: up to `USUAL_FAILURES` of failed calls change nothing, more of them
+take from the credit of its card. So praise gains nothing, and an agent without receipts keeps its place. One
+issuer alone counts half; two that agree count in full, as much as the weaker of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Any, NamedTuple
+
+from retinue.cards.receipts import MAX_RECEIPT_BYTES, Receipt, SignedReceipt, parse_receipt
+from retinue.cards.signatures import TrustedKeys
+from retinue.core.errors import MalformedArtifactError
+from retinue.core.record import Candidate
+
+USUAL_FAILURES = 0.1
+"""The share of failed calls that changes nothing."""
+
+PRIOR_CALLS = 10.0
+"""Calls that are assumed to have succeeded, so that few calls weigh little."""
+
+EXAM_CALLS = 5
+"""A failed exam counts as so many failed calls."""
+
+ALONE = 0.5
+"""What one issuer counts if no second one agrees."""
+
+CLOCK_SKEW_S = 300.0
+"""How far the clocks of two hubs may differ."""
+
+MAX_PER_CARD = 8
+MAX_CARDS = 5_000
+
+_DAY_S = 86_400.0
+_KEPT_FOR_S = 3_600.0
+_LOOK_AGAIN_S = 1.0
+"""A search weighs a hundred agents, and the revision of the keys takes calls of the file system."""
+
+
+class CardPlace(NamedTuple):
+    """A version of an agent: the repository and the digest of its card's manifest."""
+
+    repository: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """The ids of the keys that signed a card, and of those of the hubs that host it or its agent.
+
+    With ``is_known`` False the hosts have not been asked, or did not answer.
+    """
+
+    signers: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    is_known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A receipt that was not taken, by the id of its issuer's key, with the reason."""
+
+    issuer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedReceipt:
+    """A receipt with its weight from 0 to 1, and the reason where it is 0."""
+
+    receipt: Receipt
+    owner: str
+    weight: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptTrust:
+    """Whose receipts count: ``keys`` that are trusted, of the owners in ``names`` (None = all of them).
+
+    ``own`` is the id of the key of this state, ``max_age_s`` the age from which a receipt weighs nothing.
+    """
+
+    keys: TrustedKeys
+    own: str | None = None
+    names: Collection[str] | None = None
+    max_age_s: float = 30 * _DAY_S
+
+    def list_issuers(self) -> frozenset[str]:
+        """The ids of the keys whose receipts are read; empty = nothing is fetched."""
+        return frozenset(
+            str(row["kid"])
+            for owner, row in self.keys.list_keys()
+            if row["kid"] != self.own and (self.names is None or owner in self.names)
+        )
+
+    def find_owner(self, key_id: str) -> str | None:
+        """The name that a person gave the owner of a key; None for an unknown key."""
+        return next((owner for owner, row in self.keys.list_keys() if row["kid"] == key_id), None)
+
+
+@dataclass(slots=True)
+class _Card:
+    receipts: dict[str, SignedReceipt] = field(default_factory=dict)
+    publisher: Publisher = Publisher()
+    refused: tuple[Refused, ...] = ()
+
+
+class ReceiptBook:
+    """The receipts that were read, by card; what is refused is not stored.
+
+    ``trust`` gives the keys that are trusted now, ``revision`` changes with them.
+    """
+
+    def __init__(
+        self,
+        trust: Callable[[], ReceiptTrust],
+        revision: Callable[[], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._trust = trust
+        self._revision = revision
+        self._clock = clock
+        self._cards: dict[CardPlace, _Card] = {}
+        self._blames: dict[CardPlace, float] = {}
+        self._counted: tuple[object, float] | None = None
+        self._looked_at = float("-inf")
+
+    def __bool__(self) -> bool:
+        return any(card.receipts for card in self._cards.values())
+
+    def list_issuers(self) -> frozenset[str]:
+        """The ids of the keys whose receipts are read now."""
+        return self._trust().list_issuers()
+
+    def has_receipts(self, place: CardPlace) -> bool:
+        """Whether receipts of a card are known."""
+        card = self._cards.get(place)
+        return card is not None and bool(card.receipts)
+
+    # taking
+
+    def take(
+        self,
+        place: CardPlace,
+        receipts: Iterable[SignedReceipt],
+        publisher: Publisher | None,
+        refused: Iterable[Refused] = (),
+    ) -> bool:
+        """Take what was read of one card; returns whether there is news. ``publisher`` None = as before.
+
+        Of each issuer the newest receipt stays, also if its registry has it no more. Receipts for another
+        card, of unknown keys and forged ones are refused.
+        """
+        trust, now = self._trust(), self._clock()
+        card = self._cards.get(place) or _Card()
+        rejected, is_new = list(refused), False
+        for signed in receipts:
+            reason = self._find_fault(signed, place, card, trust, now)
+            if reason:
+                rejected.append(Refused(signed.receipt.issuer, reason))
+            elif card.receipts.get(signed.receipt.issuer) != signed:
+                card.receipts[signed.receipt.issuer] = signed
+                is_new = True
+        kept = nlargest(MAX_PER_CARD, card.receipts.values(), key=lambda held: held.receipt.issued_at)
+        card.receipts = {held.receipt.issuer: held for held in kept}
+        if publisher is not None and publisher != card.publisher:
+            is_new = is_new or bool(card.receipts)
+            card.publisher = publisher
+        card.refused = tuple(rejected[:MAX_PER_CARD])
+        if card.receipts or card.refused:
+            self._cards[place] = card
+            while len(self._cards) > MAX_CARDS:
+                del self._cards[next(iter(self._cards))]
+        self._blames.clear()
+        return is_new
+
+    def _find_fault(
+        self, signed: SignedReceipt, place: CardPlace, card: _Card, trust: ReceiptTrust, now: float
+    ) -> str:
+        receipt = signed.receipt
+        if receipt.digest != place.digest:
+            return f"it is for another card, {receipt.digest[:19]}"
+        if receipt.repository != place.repository:
+            return f"it is for another repository, {receipt.repository[:100]}"
+        verdict = signed.verify(trust.keys, now)
+        if verdict.state != "valid":
+            return verdict.reason
+        if max(receipt.issued_at, receipt.ends_at) > now + CLOCK_SKEW_S:
+            return "it was issued in the future; compare the clocks"
+        known = card.receipts.get(receipt.issuer)
+        if known is not None and receipt.issued_at < known.receipt.issued_at:
+            return "a newer receipt of its issuer is known"
+        return ""
+
+    def keep_only(self, places: Collection[CardPlace]) -> None:
+        """Forget the receipts of cards that have gone, and those that are too old."""
+        oldest = self._clock() - self._trust().max_age_s
+        for place, card in list(self._cards.items()):
+            card.receipts = {
+                issuer: signed for issuer, signed in card.receipts.items() if signed.receipt.ends_at >= oldest
+            }
+            if place not in places or not (card.receipts or card.refused):
+                del self._cards[place]
+        self._blames.clear()
+
+    # weighing
+
+    def find(self, agent: Candidate) -> tuple[list[WeighedReceipt], tuple[Refused, ...]]:
+        """The receipts of the version of an agent, and those that were refused at the last reading."""
+        card = self._cards.get(place_of(agent))
+        return ([], ()) if card is None else (self._weigh(card), card.refused)
+
+    def blame(self, agent: Candidate) -> float:
+        """The part of the credit of its card that an agent loses, 0 … 1; 0 without receipts."""
+        place = place_of(agent)
+        card = self._cards.get(place)
+        if card is None or not card.receipts:
+            return 0.0
+        self._forget_changed_keys()
+        if place not in self._blames:
+            self._blames[place] = sum_up(self._weigh(card))
+        return self._blames[place]
+
+    def _forget_changed_keys(self) -> None:
+        """Weigh anew after a change of the keys, and from time to time, because receipts age."""
+        now = self._clock()
+        if abs(now - self._looked_at) < _LOOK_AGAIN_S:
+            return
+        self._looked_at = now
+        revision = self._revision(), now // _KEPT_FOR_S
+        if revision != self._counted:
+            self._counted = revision
+            self._blames.clear()
+
+    def _weigh(self, card: _Card) -> list[WeighedReceipt]:
+        trust, now = self._trust(), self._clock()
+        return [weigh(signed, card.publisher, trust, now) for signed in card.receipts.values()]
+
+    # storing
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The cards with receipts as they are stored."""
+        return [
+            {
+                "repository": place.repository,
+                "digest": place.digest,
+                "signers": sorted(card.publisher.signers),
+                "hosts": sorted(card.publisher.hosts),
+                "known": card.publisher.is_known,
+                "receipts": [signed.content.decode() for signed in card.receipts.values()],
+            }
+            for place, card in self._cards.items()
+            if card.receipts
+        ]
+
+    def load(self, rows: object) -> None:
+        """Take the stored cards; rows of another form are ignored. Nothing is verified before it weighs."""
+        for row in rows if isinstance(rows, list) else ():
+            try:
+                place = CardPlace(str(row["repository"]), str(row["digest"]))
+                publisher = Publisher(
+                    frozenset(map(str, row["signers"])),
+                    frozenset(map(str, row["hosts"])),
+                    row["known"] is True,
+                )
+                texts = [text for text in row["receipts"] if len(text) <= MAX_RECEIPT_BYTES]
+                signed = [parse_receipt(text.encode(), where=str(place)) for text in texts]
+            except (KeyError, TypeError, AttributeError, MalformedArtifactError, UnicodeEncodeError):
+                continue
+            self._cards[place] = _Card({one.receipt.issuer: one for one in signed}, publisher)
+        self._blames.clear()
+
+
+def weigh(signed: SignedReceipt, publisher: Publisher, trust: ReceiptTrust, now: float) -> WeighedReceipt:
+    """The weight of a receipt now: it falls with its age, and grows with its calls.
+
+    It is 0 for a receipt of a key that is trusted no more, of this state, of the publisher or a host of the
+    agent, and for one that is too old.
+    """
+    receipt = signed.receipt
+    verdict = signed.verify(trust.keys, now)
+    reason = verdict.reason if verdict.state != "valid" else _object(receipt, verdict.owner, publisher, trust)
+    age_s = max(0.0, now - receipt.ends_at)
+    if not reason and age_s >= trust.max_age_s:
+        reason = f"its calls are older than {trust.max_age_s / _DAY_S:g} days"
+    calls = _count_calls(receipt)
+    if not reason and not calls:
+        reason = "it tells of no calls"
+    if reason:
+        return WeighedReceipt(receipt, verdict.owner, 0.0, reason)
+    weight = (1.0 - age_s / trust.max_age_s) * calls / (calls + PRIOR_CALLS)
+    return WeighedReceipt(receipt, verdict.owner, weight)
+
+
+def _object(receipt: Receipt, owner: str, publisher: Publisher, trust: ReceiptTrust) -> str:
+    """Why a valid receipt weighs nothing because of its issuer; "" for no reason."""
+    if receipt.issuer == trust.own:
+        return "it is of this hub, whose own history counts"
+    if trust.names is not None and owner not in trust.names:
+        return f"receipts.trust does not name {owner}"
+    if receipt.issuer in publisher.signers or owner in map(trust.find_owner, publisher.signers):
+        return "its issuer has signed the card of the agent"
+    if receipt.issuer in publisher.hosts or owner in map(trust.find_owner, publisher.hosts):
+        return "its issuer hosts the agent"
+    if not publisher.is_known:
+        return "it is not known yet who hosts the agent"
+    return ""
+
+
+def sum_up(receipts: Iterable[WeighedReceipt]) -> float:
+    """The blame of all receipts of one version; two keys of one owner are one issuer."""
+    by_owner: defaultdict[str, float] = defaultdict(float)
+    for weighed in receipts:
+        share = _share_of_failures(weighed.receipt)
+        blame = weighed.weight * max(0.0, share - USUAL_FAILURES) / (1.0 - USUAL_FAILURES)
+        by_owner[weighed.owner] = max(by_owner[weighed.owner], blame)
+    first, second = (*nlargest(2, by_owner.values()), 0.0, 0.0)[:2]
+    return max(second, ALONE * first)
+
+
+def place_of(agent: Candidate) -> CardPlace:
+    """The place of an agent's card."""
+    return CardPlace(agent.key, agent.digest or "")
+
+
+def _count_calls(receipt: Receipt) -> int:
+    return receipt.calls + (EXAM_CALLS if receipt.exam == "failed" else 0)
+
+
+def _share_of_failures(receipt: Receipt) -> float:
+    calls = _count_calls(receipt)
+    failed = receipt.failed + (EXAM_CALLS if receipt.exam == "failed" else 0)
+    return failed / calls if calls else 0.0

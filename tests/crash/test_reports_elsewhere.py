@@ -1,0 +1,178 @@
+"""What a run writes is seen at a hub while another process on its database executes the run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import retinue
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.executions import WATCH_S
+from tests.crash.agents import AGENT, KeptAgents
+from tests.crash.test_thinking import open_storage, start_run
+from tests.crash.test_thinking_victims import HUB
+from tests.mcp.clients import connect
+from tests.processes.running import execute, program, wait_until
+from tests.requirements import requirement
+
+MODEL = (
+    AGENT.format(name="thinker")
+    + '''
+from retinue import Answer, Context
+
+
+@agent.skill
+async def complete(
+    system: str,
+    messages: list[dict],
+    ctx: Context,
+    tools: list[dict] | None = None,
+    tool_choice: str = "auto",
+    output_schema: dict | None = None,
+    max_tokens: int | None = None,
+) -> Answer:
+    """Writes before and after one call; the text of each turn comes in two pieces."""
+    turn = sum(message["role"] == "assistant" for message in messages)
+    reach("begin complete", turn)
+    await stay("complete", turn)
+    await ctx.stream_text(f"Turn {turn}", begins=True)
+    await ctx.stream_text(" is written.")
+    await stay("written", turn)
+    calls = [{"id": "c", "name": "adder-agent__add", "arguments": {"n": turn}}] if turn < 3 else []
+    return Answer(
+        {
+            "text": f"Turn {turn} is written.",
+            "calls": calls,
+            "finish": "calls" if calls else "stop",
+            "model": "scripted",
+            "provider": "test",
+        },
+        usage={"model": "scripted", "input_tokens": 100, "output_tokens": 10},
+    )
+'''
+)
+TOOL = (
+    AGENT.format(name="adder")
+    + '''
+
+@agent.skill
+async def add(n: int) -> int:
+    """Adds one to a number."""
+    reach("begin add", n)
+    await stay("add", n)
+    return n + 1
+'''
+)
+LEASE = {"RETINUE_RUNS__LEASE_S": "2"}
+STAYS = ("complete 0", "complete 1", "written 2", "add 2")
+
+
+class Watchers:
+    """A program of the client and an MCP client, which follow the run at the hub."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self.token = token
+        self.in_program: list[str] = []
+        self.over_mcp: list[str] = []
+
+    async def follow_in_program(self) -> None:
+        async with retinue.connect(self.url, token=self.token) as mesh:
+            async for update in mesh.run("r").events(progress=True):
+                self.in_program.append(f"{update.step} {update.kind} {update.text}")
+
+    async def follow_over_mcp(self) -> None:
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            self.over_mcp.append(message or "")
+
+        async with connect(f"{self.url}/mcp", authorization=f"Bearer {self.token}") as client:
+            after, is_done = 0, False
+            while not is_done:
+                reply = await client.call_tool(
+                    "follow_run", {"run": "r", "after": after}, progress_callback=note
+                )
+                assert reply.structured_content is not None
+                after, is_done = reply.structured_content["next"], reply.structured_content["done"]
+
+    async def see(self, program: str, mcp: str) -> None:
+        """Wait until both have this."""
+        try:
+            async with asyncio.timeout(10):
+                while program not in "\n".join(self.in_program) or mcp not in "".join(self.over_mcp):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            pytest.fail(f"{program!r} or {mcp!r} did not come: {self.in_program} {self.over_mcp}")
+
+
+async def count_watches(url: str) -> int:
+    database = RunDatabase(url)
+    try:
+        query = sa.text(f"SELECT count(*) FROM {database.watches}")
+        return await database.read(lambda connection: int(connection.execute(query).scalar_one()))
+    finally:
+        database.close()
+
+
+@requirement("T-17")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("storage", ["sqlite", pytest.param("postgres", marks=pytest.mark.crash)])
+async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_executes(
+    storage: str, tmp_path: Path, retinue_home: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each text is seen before the request that writes it has ended, each call before its end."""
+    database, environment = open_storage(storage, retinue_home, request)
+    environment |= LEASE
+    agents = KeptAgents(tmp_path / "agents", {"thinker": MODEL, "adder": TOOL}, 0.5)
+    stays = {point: agents.folder / f"stay {point}" for point in STAYS}
+    for stay in stays.values():
+        stay.touch()
+    async with AsyncExitStack() as stack:
+        stack.callback(agents.close)
+        await asyncio.to_thread(agents.start)
+
+        async def reach(point: str) -> None:
+            await asyncio.to_thread(wait_until, lambda: f"begin {point}" in agents.read_log(), point)
+
+        with program(*HUB, cwd=tmp_path, environment=environment) as hub:
+            start_run(hub, retinue_home, "r")
+            await reach("complete 0")
+            hub.send(signal.SIGKILL)
+            hub.wait()
+        worker = stack.enter_context(program("worker", cwd=tmp_path, environment=environment))
+        worker.wait_for("worker on")
+        stays["complete 0"].unlink()
+        await reach("complete 1")
+        hub = stack.enter_context(program(*HUB, cwd=tmp_path, environment=environment))
+        token = (retinue_home / "keys" / "local.token").read_text().strip()
+        watchers = Watchers(hub.url_in("hub at"), token)
+        tasks = [
+            asyncio.create_task(watchers.follow_in_program()),
+            asyncio.create_task(watchers.follow_over_mcp()),
+        ]
+        stack.callback(lambda: [task.cancel() for task in tasks])
+        async with asyncio.timeout(20):
+            while not await count_watches(database):
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(2 * WATCH_S)
+        stays["complete 1"].unlink()
+        await reach("complete 2")
+        await watchers.see("t/turn-3/model text Turn 2 is written.", "Turn 2 is written.")
+        stays["written 2"].unlink()
+        await reach("add 2")
+        await watchers.see("t/turn-3/call-1 step_started", "")
+        asked = {"run": "r", "progress_after": 0, "wait_s": 0}
+        page = await asyncio.to_thread(execute, watchers.url, "follow_run", asked, token)
+        assert "Turn 2 is written." in [one["text"] for one in page["result"]["progress"]]
+        stays["add 2"].unlink()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*tasks)
+        assert worker.process.poll() is None
+    kinds = [line.rpartition(" written.")[0] or line for line in watchers.in_program]
+    texts = [kinds.index(f"t/turn-{turn + 1}/model text Turn {turn} is") for turn in (2, 3)]
+    ends = [line.startswith("t/turn-3/model step_finished") for line in kinds].index(True)
+    assert texts[0] < ends < texts[1], watchers.in_program
