@@ -53,6 +53,7 @@ def read_version() -> str:
 """
 
 
+@pytest.mark.timeout(540)
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("npm", "node")), reason="NOT TESTED: no npm or node"
 )
@@ -84,11 +85,7 @@ def test_up_installs_what_the_lock_names_for_agents_and_imports(
         assert len(list(environments.glob("venvs/*/bin/python"))) == 1
         modules = next(environments.glob("npm/*/node_modules"))
         assert (modules / "@modelcontextprotocol" / "server-filesystem").is_dir()
-        listed = retinue("call", "files/list_allowed_directories", "--json", cwd=tmp_path)
+        listed = retinue("call", "list_allowed_directories", "--json", cwd=tmp_path)
         assert str(retinue_home / "teams" / "packed" / "data") in listed
-
-        retinue("down", "packed", cwd=tmp_path)
-        shutil.rmtree(environments)
-        assert "packed 1.0.0 serves" in retinue("up", "--back", "packed", cwd=tmp_path)
-        assert orjson.loads(retinue("call", "versions/read_version", "--json", cwd=tmp_path)) == "3.0.2"
+        assert orjson.loads(retinue("call", "read_version", "--json", cwd=tmp_path)) == "3.0.2"
         assert "Traceback" not in hub.output

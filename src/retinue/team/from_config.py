@@ -23,7 +23,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _EXACT = re.compile(r"(@?[^@=]+)(?:@|==)(\d[0-9A-Za-z.+!-]*)")
 _RUNNERS = {"npx": "npm", "uvx": "pypi"}
 _QUIET = frozenset({"-y", "--yes", "-q", "--quiet"})
-_NOTE_OF_SECRET = "value of {name}, which {user} needs"
+_DESCRIPTION = "value of {name}, which {user} needs"
 _KEPT_OF_IMPORTS = ("env", "headers", "start_s", "server")
 _OF_COMMANDS = frozenset({"command", "args", "folder", "openapi", "url", "a2a", *_KEPT_OF_IMPORTS})
 
@@ -135,7 +135,7 @@ class _Converter:
                 self.leave_out(f"{place}.{key}", "it has a $ outside ${NAME}")
                 continue
             for name in _VARIABLE.findall(str(text)):
-                self.secrets.setdefault(name, _NOTE_OF_SECRET.format(name=name, user=user))
+                self.secrets.setdefault(name, _DESCRIPTION.format(name=name, user=user))
             kept[key] = str(text)
         return kept
 
@@ -153,7 +153,7 @@ class _Converter:
                 continue
             models[name] = {key: value for key, value in table.items() if key != "enabled"}
             if (variable := table.get("api_key_env")) is not None:
-                self.secrets.setdefault(variable, _NOTE_OF_SECRET.format(name=variable, user=f"llm.{name}"))
+                self.secrets.setdefault(variable, _DESCRIPTION.format(name=variable, user=f"llm.{name}"))
             if isinstance(env := table.get("env"), Mapping):
                 models[name]["env"] = self._keep_texts(f"llm.{name}.env", env, f"llm.{name}")
         return models
