@@ -79,6 +79,7 @@ RetinueError
 │   │   ├── ContentMissingError  a manifest names content that does not exist
 │   │   └── CardSignatureError  a card without a valid signature where one is required
 │   ├── TeamRefusedError      a team that is not run, with the reason
+│   │   └── RolloutFailedError  a new digest of a team was not good enough
 │   ├── RepositoryTakenError  the repository holds a card of another name
 │   └── TagTakenError         the tag holds another major version of the agent
 └── StateError                the state folder or this machine
@@ -178,6 +179,7 @@ from retinue.core.error_kinds.machine import (
     RegistryRefusedError,
     RegistryUnreachableError,
     RepositoryTakenError,
+    RolloutFailedError,
     StateDamagedError,
     StateError,
     StorageFullError,
@@ -266,6 +268,7 @@ __all__ = [
     "RequestError",
     "RetinueError",
     "RoleNotOfferedError",
+    "RolloutFailedError",
     "RunConflictError",
     "SchemaRefusedError",
     "SkillNotOfferedError",

@@ -76,6 +76,17 @@ class StartedRun:
         return row
 
 
+@dataclass(frozen=True, slots=True)
+class ChainChoice:
+    """What a run takes of its chain of calls while teams change their digest.
+
+    ``enter`` gives the trace of a run with the digests that it keeps, ``library_of`` the workflows of them.
+    """
+
+    enter: Callable[[TraceContext], TraceContext]
+    library_of: Callable[[TraceContext], Library]
+
+
 class RunStarter:
     """Starts runs of workflows for callers of the hub, with the rights of the caller."""
 
@@ -90,6 +101,8 @@ class RunStarter:
         self._orchestrator = orchestrator
         self.progress = progress or RunProgress()
         """What the steps of runs report."""
+        self.chains: ChainChoice | None = None
+        """None while no team changes its digest."""
         self.library = library
         self.access = access
         self._known_skills = known_skills
@@ -104,8 +117,11 @@ class RunStarter:
         """Call ``observer`` after the next start, once."""
         self._observers.append(observer)
 
-    async def load(self, workflow: str | Json) -> Loaded:
-        """A stored workflow by its name, or an inline definition: an object, or a text that is one."""
+    async def load(self, workflow: str | Json, trace: TraceContext | None = None) -> Loaded:
+        """A stored workflow by its name, or an inline definition: an object, or a text that is one.
+
+        ``trace`` = the chain of calls that starts it.
+        """
         if isinstance(workflow, str) and workflow.lstrip().startswith("{"):
             try:
                 workflow = orjson.loads(workflow)
@@ -113,8 +129,11 @@ class RunStarter:
                 problem = f"field 'workflow' is neither a name nor a JSON object: {error}"
                 raise InvalidParametersError([Problem("workflow", problem)]) from None
         if isinstance(workflow, str):
-            return await self.library.get(workflow)
+            return await self._library_of(trace).get(workflow)
         return self._load_inline(workflow)
+
+    def _library_of(self, trace: TraceContext | None) -> Library:
+        return self.library if self.chains is None or trace is None else self.chains.library_of(trace)
 
     def _load_inline(self, workflow: Json) -> Loaded:
         try:
@@ -149,7 +168,9 @@ class RunStarter:
         reject_limited(principal)
         is_inline = loaded.document.source == INLINE
         self.access.check_start(principal, loaded.definition.name, is_inline=is_inline)
-        bundled = await bundle(self.library, loaded)
+        if self.chains is not None:
+            trace = self.chains.enter(trace)
+        bundled = await bundle(self._library_of(trace), loaded)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
         reach = Reach(principal.agents, principal.through, principal.send)
@@ -221,7 +242,7 @@ def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice) -> None
             outgoing.record_usage(0)
             reject_limited(ctx.principal)
             choice = await auto.choose(_prompt_of(input), ctx.principal) if workflow == AUTO else None
-            loaded = await starter.load(choice.workflow if choice else workflow)
+            loaded = await starter.load(choice.workflow if choice else workflow, outgoing.trace)
             started = await starter.start(
                 loaded,
                 loaded.definition,

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from retinue.core.call import Answer, Attempt, Call, Hop, Outcome, TraceExtension
 from retinue.core.errors import (
@@ -21,6 +21,7 @@ from retinue.core.errors import (
     CallTimedOutError,
     ExecutionFailedError,
     GuardError,
+    LookupFailedError,
     PolicyDeniedError,
     RetinueError,
     UnknownSkillError,
@@ -51,6 +52,9 @@ from retinue.mesh.observing.events import CallEndedEvent, OpenSpan, Span, ToolCa
 from retinue.mesh.permissions import Access, AgentView, check_scopes, is_seen
 from retinue.mesh.schema.checks import check_input, check_output
 from retinue.mesh.time_limit import TimeLimit
+
+if TYPE_CHECKING:  # only a process that takes part in a rollout has one
+    from retinue.mesh.directory.rollouts import Rollouts
 
 _NULL_CHANNEL = NullChannel()
 
@@ -276,6 +280,8 @@ class Dispatcher:
     redacts: Callable[[str], bool] | None = None
     select: Callable[[tuple[Candidate, ...], str], tuple[Candidate, ...]] | None = None
     """Which candidates may take a call that names no agent; None = all."""
+    rollouts: Rollouts | None = None
+    """The teams that change their digest; None while there are none."""
 
     def is_guarded(self, agent: str) -> bool:
         """Whether values of calls of an agent are looked at, so that its bytes cannot be handed on."""
@@ -295,21 +301,33 @@ class Dispatcher:
                 if span is not None:
                     admitted.trace = span.carry(admitted.trace)
                 call = _with_trace(call, admitted)
+                if self.rollouts is not None:
+                    admitted.trace = self.rollouts.mark(call)
+                    call = _with_trace(call, admitted)
                 candidates: tuple[Candidate, ...] = ()
                 if call.listing is not None:
                     chosen = await self.lookup.find_offering(
                         call.listing, call.skill, call.principal.scopes, view=state.view
                     )
                     candidates = () if chosen is None else (chosen,)
-                candidates = candidates or await self.lookup.resolve_skill(
-                    call.skill,
-                    call.principal.scopes,
-                    version_range=call.version_range,
-                    agent=call.agent,
-                    view=state.view,
-                )
+                try:
+                    candidates = candidates or await self.lookup.resolve_skill(
+                        call.skill,
+                        call.principal.scopes,
+                        version_range=call.version_range,
+                        agent=call.agent,
+                        view=state.view,
+                    )
+                except LookupFailedError:
+                    if self.rollouts is None:
+                        raise
+                    candidates = self.rollouts.find_members(call, state.view)
+                    if not candidates:
+                        raise
                 if self.select is not None and call.agent is None and call.listing is None:
                     candidates = self.select(candidates, call.skill)
+                if self.rollouts is not None:
+                    candidates = self.rollouts.choose(candidates, call, state.view)
                 state.listing = candidates[0]
                 answer = await self._run(candidates, call, admitted, channel, state)
             finally:
@@ -421,6 +439,9 @@ class Dispatcher:
                         stats.breaker.abandoned()
                         state.is_repeated = True
                         return approved.answer
+            if self.rollouts is not None:
+                admitted.trace = self.rollouts.follow(admitted.trace, listing)
+                call = _with_trace(call, admitted)
             tried_at = time.perf_counter()
             stats.call_started()
             try:

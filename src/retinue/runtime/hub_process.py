@@ -43,6 +43,7 @@ from retinue.runtime.parts.protocols import (
 from retinue.runtime.parts.runs import ApprovalsPart, RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
+from retinue.runtime.parts.teams.rollouts import RolloutsPart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import own_state, run_process
@@ -129,6 +130,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         FolderWatchPart(),
         HubLinesPart(options.next_step),
         LogsPart(),
+        RolloutsPart(leads=True),
         SupervisorPart(bare=bare),
         WorkflowHintsPart(),
         RunsPart(starts_early=not bare),

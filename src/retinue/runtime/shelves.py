@@ -108,10 +108,19 @@ class RegistryShelf:
 
 
 class TeamShelf:
-    """The workflows of the teams that this state runs."""
+    """The workflows of the teams that this state runs.
 
-    def __init__(self, state: State) -> None:
+    ``chosen`` gives the digest of a team, by its mark, of which they are; of others it is the one that lists
+    show.
+    """
+
+    def __init__(self, state: State, chosen: Mapping[str, str] = {}) -> None:
         self._state = state
+        self._chosen = chosen
+
+    def at(self, chosen: Mapping[str, str]) -> TeamShelf:
+        """The shelf of a chain of calls that has chosen these digests."""
+        return TeamShelf(self._state, chosen)
 
     async def list_names(self) -> Sequence[str]:
         return sorted(self._find())
@@ -130,7 +139,7 @@ class TeamShelf:
             return {}
         from retinue.runtime.teams.programs import list_workflows  # only states with teams load this
 
-        return list_workflows(self._state)
+        return list_workflows(self._state, self._chosen)
 
 
 def open_shelves(

@@ -203,6 +203,24 @@ class TeamCheck(_Table):
     timeout_s: float = Field(60.0, gt=0, le=3600)
 
 
+class RolloutTable(_Table):
+    """``[rollout]``: how a new digest takes over from the one that runs.
+
+    ``steps`` are the shares of the new chains of calls in per cent, each of which is held for ``hold_s``.
+    Runs of the digest before have ``drain_s`` to end.
+    """
+
+    steps: tuple[Annotated[int, Field(ge=1, le=100)], ...] = (5, 25, 100)
+    hold_s: float = Field(30.0, ge=0, le=86_400)
+    drain_s: float = Field(3600.0, ge=0, le=30 * 86_400)
+
+    @model_validator(mode="after")
+    def _rises_to_all(self) -> Self:
+        if not self.steps or self.steps[-1] != 100 or list(self.steps) != sorted({*self.steps}):
+            raise ValueError("steps rise to 100, such as [5, 25, 100]")
+        return self
+
+
 class TeamDefinition(_Table):
     """All of ``team.toml``."""
 
@@ -218,6 +236,7 @@ class TeamDefinition(_Table):
     access: Mapping[str, AccessTable] = {}
     secrets: Mapping[Secret, str] = {}
     check: TeamCheck = TeamCheck()
+    rollout: RolloutTable = RolloutTable()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -318,7 +337,12 @@ def _suggest(key: str, location: tuple[int | str, ...]) -> str:
     if len(location) == 1 and key in OF_THE_MACHINE:
         return f"{key} belongs to the machine: set it in retinue.toml"
     known = list(TeamDefinition.model_fields)
-    for table, name in ((TeamAgent, "agents"), (TeamImport, "imports"), (TeamCheck, "check")):
+    for table, name in (
+        (TeamAgent, "agents"),
+        (TeamImport, "imports"),
+        (TeamCheck, "check"),
+        (RolloutTable, "rollout"),
+    ):
         if location[0] == name and len(location) > 1:
             known = list(table.model_fields)
     near = suggest(key, known, limit=1)

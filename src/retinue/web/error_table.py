@@ -187,6 +187,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.KeyConflictError: _row(RUN_CONFLICT, "", 409, _RESULT, _REJECT, 2),
     e.RegistryError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),
     e.RegistryLoginError: _row(*_FAILED, 502, _TASK, _FAILURE, 4),
+    e.RolloutFailedError: _row(*_FAILED, 502, _TASK, _FAILURE, 1),
     e.ReferenceNotFoundError: _row(*_FAILED, 404, _TASK, _FAILURE, 3),
     e.InvalidReferenceError: _row(
         *_PARAMETERS, 422, _RESULT, _BAD_PAYLOAD, 2, standard_code=INVALID_PARAMETERS

@@ -95,6 +95,11 @@ class Library:
         self._code = {loaded.definition.name: loaded for loaded in code}
         self._list_hosted = list_hosted
 
+    def with_shelves(self, change: Callable[[Shelf], Shelf]) -> Library:
+        """The same library with other shelves."""
+        code = tuple(self._code.values())
+        return Library([change(shelf) for shelf in self._shelves], code=code, list_hosted=self._list_hosted)
+
     async def get(self, reference: str) -> Loaded:
         """The workflow ``name``, ``name@tag`` or ``name@sha256:…``.
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 NOT_AGREED = 2
 """The exit status where nobody can be asked."""
 
+WHOLE = 100
+"""The last step of a rollout, in per cent."""
+
 
 @click.command()
 @click.argument("reference", metavar="REF", required=False)
@@ -32,6 +35,16 @@ NOT_AGREED = 2
     type=click.Path(dir_okay=False, path_type=Path),
     help="NAME=VALUE lines in a file of mode 0600; default: the environment.",
 )
+@click.option(
+    "--steps",
+    metavar="5,25,100",
+    callback=lambda context, parameter, text: parse_steps(text),
+    help="Shares in per cent of the new chains of calls; default: [rollout] of the team.",
+)
+@click.option("--hold", metavar="S", type=click.FloatRange(0), help="Seconds of each step.")
+@click.option(
+    "--drain", metavar="S", type=click.FloatRange(0), help="Seconds that runs of the digest before may last."
+)
 @json_option
 def up(
     reference: str | None,
@@ -39,21 +52,28 @@ def up(
     back: str | None,
     downgrade: bool,
     secrets_file: Path | None,
+    steps: tuple[int, ...] | None,
+    hold: float | None,
+    drain: float | None,
     as_json: bool,
 ) -> None:
     """Verify a team, show what it does, and run it.
 
     REF is a team packed in this state (NAME, NAME:VERSION, sha256:…), oci://HOST/teams/NAME@sha256:… or a
-    file of retinue pack --output. It must be signed with a key that this state trusts (retinue keys). What it
-    runs, reaches and gets is shown first; nothing is unpacked before somebody agrees. The team runs on the
-    hub of this state, which is started if needed. If a program does not answer, or a call of [check] fails,
-    the digest that ran before runs on. Secrets are kept in a file of the state that only its owner reads.
+    file of retinue pack --output. It must be signed with a key that this state trusts (retinue keys). What
+    it runs, reaches and gets is shown first; nothing is unpacked before somebody agrees. The team runs on
+    the hub of this state, which is started if needed. Where another digest of the team runs, the new one
+    starts beside it, is checked, and gets a growing share of the new chains of calls. If a program does not
+    answer or ends, [check] fails, or calls fail more often, last longer or cost more, all calls go back to
+    the digest before, and the exit status is 1. The hub does this also if this command is stopped. Secrets
+    are kept in a file of the state that only its owner reads.
     """
     from retinue.runtime.commands.teams.commands import UpOptions
+    from retinue.runtime.commands.teams.upgrading import RolloutOptions
 
     if (reference is None) == (back is None):
         raise click.UsageError("name a REF, or a team with --back")
-    options = UpOptions(is_agreed, downgrade, secrets_file)
+    options = UpOptions(is_agreed, downgrade, secrets_file, RolloutOptions(steps, hold, drain))
     started = run_command(_up(reference, back, options))
     team = started.team
     if as_json:
@@ -129,6 +149,19 @@ def team(name: str | None, as_json: bool) -> None:
             click.echo(
                 _shown(f"  {'failed':<10} {failed['version']} {failed['digest'][:19]}: {failed['reason']}")
             )
+
+
+def parse_steps(text: str | None) -> tuple[int, ...] | None:
+    """The weights of ``--steps``; raises BadParameter unless they rise to 100."""
+    if text is None:
+        return None
+    try:
+        steps = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        steps = ()
+    if not steps or steps[-1] != WHOLE or steps[0] < 1 or list(steps) != sorted({*steps}):
+        raise click.BadParameter("steps are whole numbers that rise to 100, such as 5,25,100")
+    return steps
 
 
 def ask_person(consent: Consent) -> bool:

@@ -178,6 +178,15 @@ class TeamRefusedError(RegistryError):
         return {"reason": self.reason}
 
 
+class RolloutFailedError(TeamRefusedError):
+    """A new digest of a team failed its check or was worse than the one before, which has all calls now."""
+
+    type = "rollout_failed"
+
+    def __init__(self, team: str, problem: str) -> None:
+        super().__init__("check_failed", team, problem)
+
+
 class RepositoryTakenError(RegistryError):
     """The repository holds a card of another name."""
 

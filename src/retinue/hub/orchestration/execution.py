@@ -205,7 +205,7 @@ class Orchestration:
                 else select_for_role(request.prompt, role)
             )
             workflow = choice.workflow
-        loaded = await self._starter.load(workflow)
+        loaded = await self._starter.load(workflow, ctx.trace)
         definition = loaded.definition
         warnings: list[str] = []
         if request.role != AUTO:

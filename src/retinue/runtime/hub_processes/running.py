@@ -34,6 +34,7 @@ from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.hub_moments import FolderWatchPart, HubFilePart
 from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import ExecutePart
+from retinue.runtime.parts.teams.rollouts import RolloutsPart
 from retinue.runtime.run_process import run_process
 from retinue.runtime.serving import HttpServer, Stop
 from retinue.settings import Settings
@@ -74,7 +75,14 @@ async def run_hub_process(
             open=lambda start: open_call_process(start, place, board),
             access_of=hub_access,
         )
-        parts = [PoliciesPart(), ExecutePart(), HealthPart(), FollowPart(), CallsPart()]
+        parts = [
+            PoliciesPart(),
+            ExecutePart(),
+            HealthPart(),
+            FollowPart(),
+            RolloutsPart(leads=False),
+            CallsPart(),
+        ]
     return await run_process(
         Launch(
             identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),

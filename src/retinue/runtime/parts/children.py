@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -271,16 +272,19 @@ class TeamNews:
         self._state = state
         self._report = report
         self._news: dict[str, Mapping[str, str]] = {}
+        self._ends: Counter[str] = Counter()
 
     def __call__(self, child: str, news: Ready | ChildFailedError | None) -> None:
         self._report(child, news)
         if "@" in child and find_teams_change(self._state) is not None:
             failed = news.message if isinstance(news, ChildFailedError) else ""
             ready = dict(news) if isinstance(news, Mapping) else {}
+            self._ends[child] += news is None
             self._news[child] = {
                 "url": str(ready.get("url", "")),
                 "name": str(ready.get("name", "")),
                 "error": failed,
+                "ends": str(self._ends[child]),
             }
             self._write()
 

@@ -8,7 +8,7 @@ the team, so the settings of this machine stay those of the hub.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +16,10 @@ from pathlib import Path
 import structlog
 
 from retinue.core.errors import RetinueError, StateDamagedError
+from retinue.mesh.directory.rollouts import mark_of, team_tag
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.teams.environments import Environments, find_npm_program, find_python_program
+from retinue.runtime.teams.rollout import list_digests
 from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -53,16 +55,16 @@ def child_name(team: Team, target: str) -> str:
 def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[TeamProgram]:
     """The children of all active teams. A team that cannot be read is reported, and the others run."""
     specs: list[TeamProgram] = []
-    for store, row, team in _list_teams(state):
+    for store, row, team in _list_teams(state, list_digests):
         try:
-            specs += team_children(store, row, team, state, hub_url, environ)
+            specs += team_children(store, team, state, hub_url, environ)
         except RetinueError as error:
             _log.warning("team not started", team=row.name, error=error.message)
     return specs
 
 
 def team_children(
-    store: TeamStore, row: TeamRow, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
+    store: TeamStore, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
 ) -> list[TeamProgram]:
     """The children of one digest: its agents and its models."""
     folder = store.folder_of(team.name, team.digest)
@@ -74,6 +76,7 @@ def team_children(
         "PYTHONSAFEPATH": "1",
     }
     environments = Environments(store.environments, environ)
+    tag = ("--tag", team_tag(team.version, team.digest))
     specs = []
     for agent in team.definition.agents:
         lock = team.lock.agents[agent.target].lock
@@ -84,7 +87,7 @@ def team_children(
         specs.append(
             TeamProgram(
                 child_name(team, agent.target),
-                ("serve", agent.target, *port),
+                ("serve", agent.target, *tag, *port),
                 common | fill_variables(agent.env, values),
                 program=program,
                 folder=folder / FILES,
@@ -97,7 +100,7 @@ def team_children(
         specs.append(
             TeamProgram(
                 child_name(team, f"llm.{name}"),
-                ("serve", "--llm", name),
+                ("serve", "--llm", name, *tag),
                 common | own,
                 program=sys.executable,
                 folder=folder / FILES,
@@ -161,10 +164,19 @@ def import_command(environments: Environments, table: TeamImport, lock: bytes) -
     return str(python), str(find_python_program(python, table.package_name, table.bin))
 
 
-def list_workflows(state: State) -> dict[str, tuple[str, Path]]:
-    """Team and file of each workflow of the active teams, by name; of two with one name the first."""
+def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
+    """Team and file of each workflow of the active teams, by name; of two with one name the first.
+
+    ``chosen`` gives the mark of the digest of a team; of others it is the one that lists show.
+    """
+
+    def pick(row: TeamRow) -> Sequence[str]:
+        digests = list_digests(row)
+        marked = [digest for digest in digests if mark_of(digest) == chosen.get(row.name)]
+        return marked or digests[:1]
+
     files: dict[str, tuple[str, Path]] = {}
-    for store, row, team in _list_teams(state):
+    for store, row, team in _list_teams(state, pick):
         for name, path in team.workflows.items():
             files.setdefault(name, (row.name, store.folder_of(row.name, team.digest) / FILES / path))
     return files
@@ -189,13 +201,21 @@ def has_teams(state: State) -> bool:
     return (state.root / TEAMS / "teams.json").exists()
 
 
-def _list_teams(state: State) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
+def _list_shown(row: TeamRow) -> Sequence[str]:
+    return list_digests(row)[:1]
+
+
+def _list_teams(
+    state: State, pick: Callable[[TeamRow], Sequence[str]] = _list_shown
+) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
+    """The digests of each active team that ``pick`` gives: by default the one that lists show."""
     if not has_teams(state):
         return
     store = TeamStore(state)
     for row in store.list_active():
         try:
-            yield store, row, read_installed(store, row.name, row.active or "")
+            for digest in pick(row):
+                yield store, row, read_installed(store, row.name, digest)
         except RetinueError as error:
             _log.warning("team not read", team=row.name, error=error.message)
 

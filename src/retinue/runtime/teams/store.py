@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -65,6 +65,8 @@ class TeamRow:
     """The names of its agents and imports, which no other team may have."""
     undo: Mapping[str, Any] | None = None
     """The row before the command that changes the team now; {} for none, None where no command does."""
+    rollout: Mapping[str, Any] = field(default_factory=dict)
+    """Which digest replaces which (`rollout.StoredRollout`); {} where none does."""
 
     @property
     def is_settled(self) -> bool:
@@ -118,6 +120,13 @@ class TeamStore:
         """Keep a row; the running hub starts and stops programs accordingly."""
         with self._changing_rows() as document:
             document[row.name] = asdict(row)
+
+    def change_row(self, name: str, change: Callable[[TeamRow], TeamRow]) -> TeamRow:
+        """Keep what ``change`` makes of the row as it is now; returns that."""
+        with self._changing_rows() as document:
+            changed = change(self._parse_rows(document).get(name, TeamRow(name)))
+            document[name] = asdict(changed)
+        return changed
 
     @contextmanager
     def starting(self, row: TeamRow, names: Iterable[str]) -> Iterator[None]:
@@ -246,7 +255,8 @@ class TeamStore:
 
     def keep_only(self, row: TeamRow) -> TeamRow:
         """The row without old digests, whose files are removed; active, before and the newest stay."""
-        kept = {digest for digest in (row.active, row.before) if digest is not None}
+        rolled = (row.rollout.get("old"), row.rollout.get("new"))
+        kept = {digest for digest in (row.active, row.before, *rolled) if digest is not None}
         for digest in reversed(list(row.versions)):
             if len(kept) < KEPT_DIGESTS:
                 kept.add(digest)

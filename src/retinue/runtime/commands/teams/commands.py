@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ from retinue.runtime.commands.teams.policies import (
 )
 from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
 from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.commands.teams.upgrading import (
+    RolloutOptions,
+    ask_for_rollout,
+    find_open_rollout,
+    follow_rollout,
+    refuse_other_rollout,
+)
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.imports.files import read_kept_imports
 from retinue.runtime.joined_mesh import notify_hub
@@ -120,6 +127,7 @@ class UpOptions:
     is_agreed: bool = False
     downgrade: bool = False
     secrets_file: Path | None = None
+    rollout: RolloutOptions = field(default_factory=RolloutOptions)
 
 
 @asynccontextmanager
@@ -220,34 +228,48 @@ class TeamCommands:
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
         with self._store.changing(team.name) as row:
-            signer = self._check(pulled, row, options)
-            values = self._find_secrets(team, options.secrets_file)
-            self._check_import_names(team)
-            if row.active == team.digest:
-                await self._install(pulled, team, echo)
-                return StartedTeam(team, 0, 0, was_running=True)
-            with self._store.starting(row, team.names):
-                await self._check_mesh(team, row)
-                is_agreed = options.is_agreed or team.digest in row.signers
-                if not is_agreed and not ask(
-                    describe_consent(team, signer, await self._describe_change(pulled, row))
-                ):
-                    raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
-                await self._install(pulled, team, echo)
-                started = replace(
-                    row,
-                    active=team.digest,
-                    version=team.version,
-                    since=read_clock(),
-                    reference=text,
-                    signer=signer,
-                    highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
-                    before=row.active or row.before,
-                    failed={},
-                    versions={**row.versions, team.digest: team.version},
-                    signers={**row.signers, team.digest: signer},
-                )
-                return await self._switch(row, started, team, values, echo)
+            refuse_other_rollout(row, team.digest)
+            is_asked = find_open_rollout(row) is not None
+            if not is_asked and (started := await self._start(pulled, row, text, options, ask, echo)):
+                return started
+        return await self._follow(row, team, echo)
+
+    async def _start(
+        self, pulled: PulledTeam, row: TeamRow, reference: str, options: UpOptions, ask: Ask, echo: Echo
+    ) -> StartedTeam | None:
+        """Start a digest, or ask for its rollout beside the one that runs: then None."""
+        team = pulled.team
+        signer = self._check(pulled, row, options)
+        values = self._find_secrets(team, options.secrets_file)
+        self._check_import_names(team)
+        if row.active == team.digest:
+            await self._install(pulled, team, echo)
+            return StartedTeam(team, 0, 0, was_running=True)
+        with self._store.starting(row, team.names):
+            await self._check_mesh(team, row)
+            is_agreed = options.is_agreed or team.digest in row.signers
+            if not is_agreed and not ask(
+                describe_consent(team, signer, await self._describe_change(pulled, row))
+            ):
+                raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
+            await self._install(pulled, team, echo)
+            if row.active is not None:
+                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference)
+                return None
+            started = replace(
+                row,
+                active=team.digest,
+                version=team.version,
+                since=read_clock(),
+                reference=reference,
+                signer=signer,
+                highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
+                before=row.active or row.before,
+                failed={},
+                versions={**row.versions, team.digest: team.version},
+                signers={**row.signers, team.digest: signer},
+            )
+            return await self._switch(row, started, team, values, echo)
 
     async def back(self, name: str, echo: Echo) -> StartedTeam:
         """Start the digest that ran before, whose files are here, with the checks of ``up``.
@@ -267,26 +289,33 @@ class TeamCommands:
             check_programs(team)
             values = self._find_secrets(team, None)
             self._check_import_names(team)
+            refuse_other_rollout(row, digest)
+            if find_open_rollout(row) is not None:
+                return await self._follow(row, team, echo)
             with self._store.starting(row, team.names):
                 await self._check_mesh(team, row)
                 make_environments(self._store, team, os.environ)
-                started = replace(
-                    row,
-                    active=digest,
-                    version=team.version,
-                    since=read_clock(),
-                    signer=signer,
-                    before=row.active,
-                    failed={},
-                )
-                return await self._switch(row, started, team, values, echo)
+                if row.active is None:
+                    started = replace(
+                        row,
+                        active=digest,
+                        version=team.version,
+                        since=read_clock(),
+                        signer=signer,
+                        before=None,
+                        failed={},
+                    )
+                    return await self._switch(row, started, team, values, echo)
+                at_once = RolloutOptions(steps=(100,), hold_s=0.0)
+                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference)
+        return await self._follow(row, team, echo)
 
     def down(self, name: str) -> TeamRow:
         """Stop the programs of a team; its files and data stay. Raises InvalidSettingError, BusyError."""
         former = self._store.read_rows().get(name)
         with self._store.changing(name) as row:
             if row.active is not None:
-                self._store.write_row(replace(row, active=None, before=row.active, names=()))
+                self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -407,6 +436,34 @@ class TeamCommands:
                 folder = self._store.data_folder(team.name)
                 tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
                 check_tools(team.name, name, team.lock.imports[name].tools, tools)
+
+    async def _ask_for_rollout(
+        self,
+        row: TeamRow,
+        team: Team,
+        values: Mapping[str, str],
+        signer: str,
+        options: RolloutOptions,
+        reference: str,
+    ) -> None:
+        """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
+        await self._check_imports(team, values)
+        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
+        await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        known = replace(
+            row,
+            names=sorted(team.names | {*row.names}),
+            versions={**row.versions, team.digest: team.version},
+            signers={**row.signers, team.digest: signer},
+        )
+        ask_for_rollout(self._store, known, team, team.definition.rollout, options, reference)
+
+    async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
+        await follow_rollout(self._store, self._state, team.name, team.digest, echo)
+        check = team.definition.check
+        checks = len(check.calls) + (check.workflow is not None)
+        programs = len(team.definition.agents) + len(team.definition.imports)
+        return StartedTeam(team, programs, checks, before=row.active)
 
     async def _switch(
         self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo

@@ -1,0 +1,233 @@
+"""Chooses between two digests of a team that serve beside each other, once for each chain of calls.
+
+An agent of a team is published under a tag that names the digest, so two digests of it are two listings of
+one repository. While a rollout runs, lists and look-ups show one digest of the team. The other one is
+disabled, and only `Rollouts` gives it calls. A chain chooses by the hash of its trace id when it enters the
+hub. The choice travels in the signed trace. A process without a rollout has no `Rollouts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from cachetools import LRUCache
+
+from retinue.core.call import Call, TraceContext, TraceExtension
+from retinue.core.record import Candidate, ListingKey
+from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.directory.routing import select_candidates, visible_candidates
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import AgentView
+
+CHOSEN = "teams"
+"""The key of the chosen digests in a trace: an object from team to mark."""
+
+WHOLE = 100
+"""The weight in per cent at which all new chains go to the new digest."""
+
+_TAG_INFIX = "-team-"
+_MARK_LENGTH = 12
+_KEPT_CHAINS = 10_000
+
+
+def mark_of(digest: str) -> str:
+    """The beginning of a digest ``sha256:…`` that stands for it in tags and traces."""
+    return digest.removeprefix("sha256:")[:_MARK_LENGTH]
+
+
+def team_tag(version: str, digest: str) -> str:
+    """The tag of the cards of a digest of a team: a version, because registries are read by version."""
+    return f"v{version}{_TAG_INFIX}{mark_of(digest)}"
+
+
+def read_mark(tag: str | None) -> str:
+    """The mark of the digest that a tag names; "" for any other tag."""
+    return (tag or "").rpartition(_TAG_INFIX)[2] if _TAG_INFIX in (tag or "") else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One team that changes its digest; ``old`` and ``new`` are marks of digests.
+
+    ``weight`` is the share in per cent of the new chains that the new digest gets. ``has_failed`` = chains
+    that chose the new digest go on with the old one.
+    """
+
+    team: str
+    old: str
+    new: str
+    weight: int
+    has_failed: bool = False
+
+    @property
+    def front(self) -> str:
+        """The digest that lists and look-ups show."""
+        return self.new if self.weight >= WHOLE else self.old
+
+    def choose(self, chain: str) -> str:
+        """The digest of the chain with this trace id; a chain of the new one keeps it at a higher weight."""
+        share = int.from_bytes(sha256(f"{self.team}\0{chain}".encode()).digest()[:8], "big") / 2**64
+        return self.new if share * WHOLE < self.weight else self.old
+
+
+class Rollouts:
+    """The rollouts that a process takes part in.
+
+    ``enable`` enables or disables a listing in the directory, whose changes are told by `note`.
+    """
+
+    def __init__(self, enable: Callable[[Entry, bool], None], *, keep: int = _KEPT_CHAINS) -> None:
+        self._enable = enable
+        self._rollouts: tuple[Rollout, ...] = ()
+        self._members: dict[str, dict[ListingKey, Entry]] = {}
+        self._chosen: LRUCache[tuple[str, str], str] = LRUCache(keep)
+
+    @property
+    def rollouts(self) -> Sequence[Rollout]:
+        """What is rolled out now."""
+        return self._rollouts
+
+    def configure(self, rollouts: Sequence[Rollout], held: Sequence[Entry]) -> None:
+        """Follow these rollouts; ``held`` are all entries of the directory."""
+        self._rollouts = tuple(rollouts)
+        self._members = {mark: {} for rollout in rollouts for mark in (rollout.old, rollout.new)}
+        for entry in held:
+            self._take(entry)
+
+    def note(self, change: ListingChange) -> None:
+        """Take a change of the directory; a listing that must not be seen is disabled at once."""
+        entry = change.entry
+        if change.kind != "removed":
+            self._take(entry)
+        elif (members := self._members.get(read_mark(entry.tag))) is not None:
+            members.pop(entry.id, None)
+
+    def list_members(self, mark: str) -> Sequence[Entry]:
+        """The listings of a digest that takes part in a rollout."""
+        return tuple(self._members.get(mark, {}).values())
+
+    def mark(self, call: Call) -> TraceContext:
+        """The trace of a call with the digests that its chain has chosen."""
+        trace = call.trace
+        known = _read_chosen(trace)
+        chosen = {rollout.team: self.digest_of(rollout, call) for rollout in self._rollouts}
+        for team, mark in chosen.items():
+            self._chosen[team, trace.id] = mark
+        return _with_chosen(trace, known, chosen)
+
+    def follow(self, trace: TraceContext, candidate: Candidate) -> TraceContext:
+        """The trace of a call to an agent; a chain that it takes over goes on with its digest."""
+        mark = read_mark(candidate.id.tag)
+        for rollout in self._rollouts:
+            if mark in (rollout.old, rollout.new) and self._find_choice(rollout, trace) not in (None, mark):
+                self._chosen[rollout.team, trace.id] = mark
+                return _with_chosen(trace, _read_chosen(trace), {rollout.team: mark})
+        return trace
+
+    def mark_run(self, trace: TraceContext) -> TraceContext:
+        """The trace of a run that starts, which keeps the digests of its chain.
+
+        A run of a schedule has no chain before it. It keeps the digests that lists show, as its workflow.
+        """
+        return _with_chosen(trace, _read_chosen(trace), self.read_choice(trace))
+
+    def read_choice(self, trace: TraceContext) -> dict[str, str]:
+        """The digest of each team that the chain of a trace has chosen, else the one that lists show."""
+        chosen: dict[str, str] = {}
+        for rollout in self._rollouts:
+            mark = self._find_choice(rollout, trace) or rollout.front
+            chosen[rollout.team] = rollout.old if rollout.has_failed else mark
+        return chosen
+
+    def _find_choice(self, rollout: Rollout, trace: TraceContext) -> str | None:
+        mark = _read_chosen(trace).get(rollout.team) or self._chosen.get((rollout.team, trace.id))
+        return mark if mark in (rollout.old, rollout.new) else None
+
+    def digest_of(self, rollout: Rollout, call: Call) -> str:
+        """The mark of the digest that the chain of a call has chosen, or chooses now.
+
+        A run without a choice was started before the rollout and keeps the old digest.
+        """
+        trace = call.trace
+        mark = self._find_choice(rollout, trace)
+        if mark is None:
+            mark = rollout.old if call.principal.kind == "run" else rollout.choose(trace.id)
+        return rollout.old if rollout.has_failed else mark
+
+    def find_members(self, call: Call, view: AgentView | None) -> tuple[Entry, ...]:
+        """The agents of the chosen digests that take a call which no listed agent takes."""
+        return tuple(
+            entry
+            for rollout in self._rollouts
+            for entry in self._list_offering(self.digest_of(rollout, call), call, view)
+        )
+
+    def choose(
+        self, candidates: tuple[Candidate, ...], call: Call, view: AgentView | None
+    ) -> tuple[Candidate, ...]:
+        """The candidates of a call, those of teams in the digest of the chain.
+
+        The agents of the old digest stay as standby for a chain of the new one, and those of the new one for
+        a chain of the old one after the rollout. Others of the team leave.
+        """
+        for rollout in self._rollouts:
+            marks = (rollout.old, rollout.new)
+            shown = [candidate for candidate in candidates if read_mark(candidate.id.tag) in marks]
+            if not shown and call.listing is not None:
+                continue
+            mark = self.digest_of(rollout, call)
+            own = self._list_offering(mark, call, view)
+            if call.listing is not None:
+                own = [entry for entry in own if entry.name == shown[0].name]
+            if not own:
+                continue
+            other = rollout.old if mark == rollout.new else rollout.new
+            is_safe = mark == rollout.new or rollout.weight >= WHOLE
+            spare = self._list_offering(other, call, view) if is_safe else ()
+            names = {entry.name for entry in own}
+            standby = [replace(entry, standby=True) for entry in spare if entry.name in names]
+            others = [candidate for candidate in candidates if candidate not in shown]
+            at = candidates.index(shown[0]) if shown else len(candidates)
+            before = [candidate for candidate in candidates[:at] if candidate not in shown]
+            candidates = (*before, *own, *others[len(before) :], *standby)
+        return candidates
+
+    def _list_offering(self, mark: str, call: Call, view: AgentView | None) -> list[Entry]:
+        members = tuple(
+            replace(entry, enabled=True)
+            for entry in self._members.get(mark, {}).values()
+            if entry.offers(call.skill, call.principal.scopes)
+        )
+        seen = visible_candidates(view, members)
+        return list(select_candidates(seen, agent=call.agent, version_range=call.version_range))
+
+    def _take(self, entry: Entry) -> None:
+        mark = read_mark(entry.tag)
+        members = self._members.get(mark)
+        if members is None:
+            return
+        members[entry.id] = entry
+        is_shown = any(rollout.front == mark for rollout in self._rollouts)
+        if entry.enabled is not is_shown:
+            self._enable(entry, is_shown)
+
+
+def _with_chosen(trace: TraceContext, known: Mapping[str, str], chosen: Mapping[str, str]) -> TraceContext:
+    """A trace of this mesh with these digests; nobody would believe those of another one."""
+    if not trace.trusted or all(known.get(team) == mark for team, mark in chosen.items()):
+        return trace
+    extension = trace.extension or TraceExtension()
+    others = {**extension.others, CHOSEN: {**known, **chosen}}
+    return trace.with_extension(TraceExtension(extension.allowance, others))
+
+
+def _read_chosen(trace: TraceContext) -> Mapping[str, str]:
+    """The digests that a signed trace names, by team."""
+    if not trace.trusted or trace.extension is None:
+        return {}
+    chosen = trace.extension.others.get(CHOSEN)
+    if not isinstance(chosen, Mapping):
+        return {}
+    return {team: mark for team, mark in chosen.items() if isinstance(mark, str)}

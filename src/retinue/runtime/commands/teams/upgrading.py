@@ -1,0 +1,107 @@
+"""Asks the hub for a rolling upgrade of a team, and follows it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from retinue.core.errors import BusyError, RolloutFailedError, StateError
+from retinue.runtime.teams.comparison import render_figures
+from retinue.runtime.teams.rollout import StoredRollout, read_rollout
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.storage.state import State
+from retinue.team.definition import RolloutTable
+from retinue.team.package import Team
+
+_POLL_S = 0.1
+HUB_BACK_WITHIN_S = 60.0
+"""How long a command waits for a hub that has ended; the rollout goes on whenever the hub starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOptions:
+    """The options of ``up`` for a rollout; None = what ``[rollout]`` of the team says."""
+
+    steps: Sequence[int] | None = None
+    hold_s: float | None = None
+    drain_s: float | None = None
+
+
+def find_open_rollout(row: TeamRow) -> StoredRollout | None:
+    """The rollout of a team that has neither failed nor ended; None where there is none."""
+    rollout = read_rollout(row)
+    return rollout if rollout is not None and rollout.is_open else None
+
+
+def refuse_other_rollout(row: TeamRow, digest: str | None) -> None:
+    """Raise BusyError while another digest than this one is rolled out."""
+    rollout = find_open_rollout(row)
+    if rollout is not None and rollout.new != digest:
+        raise BusyError(
+            f"{row.name} changes to {rollout.version} ({rollout.new[:19]}…, {rollout.describe()}); "
+            f"wait, or stop that: retinue down {row.name}",
+            5.0,
+        )
+
+
+def ask_for_rollout(
+    store: TeamStore, row: TeamRow, team: Team, table: RolloutTable, options: RolloutOptions, reference: str
+) -> None:
+    """Write the rollout of an installed digest beside the one that runs; the hub takes it up."""
+    asked = StoredRollout(
+        old=row.active or "",
+        new=team.digest,
+        version=team.version,
+        steps=tuple(options.steps or table.steps),
+        hold_s=table.hold_s if options.hold_s is None else options.hold_s,
+        drain_s=table.drain_s if options.drain_s is None else options.drain_s,
+        entered_at=time.time(),
+        signer=row.signers.get(team.digest, ""),
+        reference=reference,
+    )
+    store.write_row(replace(row, failed={}, rollout=asked.as_json()))
+
+
+async def follow_rollout(
+    store: TeamStore, state: State, name: str, digest: str, echo: Callable[[str], None]
+) -> TeamRow:
+    """Print each stage until the digest serves all new chains.
+
+    Raises RolloutFailedError with the reason where it failed, StateError where the hub is away for long.
+    """
+    shown = ""
+    away_since: float | None = None
+    while True:
+        row = store.read_rows().get(name, TeamRow(name))
+        rollout = read_rollout(row)
+        if row.active == digest and (rollout is None or rollout.stage == "drain"):
+            return row
+        if rollout is None or rollout.new != digest or rollout.stage == "back":
+            if row.failed.get("digest") == digest:
+                raise RolloutFailedError(name, row.failed["reason"])
+            raise RolloutFailedError(name, "another command has ended its rollout")
+        if rollout.stage != "asked" and (line := _render_stage(rollout)) != shown:
+            shown = line
+            echo(line)
+        if state.read_hub() is not None:
+            away_since = None
+        elif away_since is None:
+            away_since = time.monotonic()
+            echo("the hub has ended; the rollout goes on when it is there again")
+        elif time.monotonic() - away_since > HUB_BACK_WITHIN_S:
+            raise StateError(
+                f"the hub has ended while {name} changes to {rollout.version} ({rollout.describe()})",
+                remedy="start it, the rollout goes on: retinue hub -d",
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+def _render_stage(rollout: StoredRollout) -> str:
+    """The line of a stage: the version, its share of the new chains, and the figures of the stage before."""
+    line = f"{rollout.version}: {rollout.describe()}"
+    new = rollout.figures.get("new")
+    if rollout.stage == "serve" and rollout.step and new and new["calls"]:
+        line += f"  (until now {render_figures(new)})"
+    return line

@@ -1,0 +1,1 @@
+"""The teams of a hub as parts."""

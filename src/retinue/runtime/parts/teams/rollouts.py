@@ -1,0 +1,238 @@
+"""Rolling upgrades of teams as a part: calls choose between two digests while a rollout runs.
+
+Every process of a hub follows the rows of teams. The process that runs the agents takes each rollout through
+its stages. A hub without a rollout looks at one file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from retinue.core.call import Principal, TraceContext
+from retinue.core.errors import ExecutionFailedError, RetinueError
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.entry import Entry
+from retinue.mesh.exams import ExamBook
+from retinue.parts.part import AgentsStarted, Opened, Part
+from retinue.parts.process import Process
+from retinue.runtime.parts.children import find_teams_change
+from retinue.runtime.serving import end_task
+
+if TYPE_CHECKING:  # only states with rollouts load these
+    from retinue.hub.workflows import ChainChoice, RunStarter
+    from retinue.mesh.directory.rollouts import Rollouts
+    from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
+    from retinue.workflows.library import Library
+
+LOOK_S = 0.25
+AGAIN_S = 5.0
+"""How long a rollout rests whose stage raised what it should not."""
+
+_log = structlog.get_logger("retinue.teams")
+
+
+class FollowedRollouts:
+    """The rollouts of the state, as the calls of this process follow them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._directory = process.get(Directory)
+        self._seen: object = None
+        self._unsubscribe: Any = None
+        self.rollouts: Rollouts | None = None
+
+    def look(self) -> None:
+        """Follow the rows where they have changed."""
+        if (change := find_teams_change(self._process.state)) == self._seen:
+            return
+        self._seen = change
+        try:
+            self.apply()
+        except RetinueError as error:
+            _log.warning("rollouts not read", error=error.message)
+
+    def apply(self) -> None:
+        """Follow the rows as they are now. Raises StateDamagedError."""
+        from retinue.runtime.teams.rollout import list_rollouts
+
+        stored = list_rollouts(self._process.state)
+        if not stored:
+            self._end()
+            self._show_active()
+            return
+        if self.rollouts is None:
+            from retinue.mesh.directory.rollouts import Rollouts
+
+            self.rollouts = Rollouts(self._directory.set_enabled)
+            self._unsubscribe = self._directory.subscribe(self.rollouts.note)
+        calls = [rollout.for_calls(team) for team, rollout in sorted(stored.items())]
+        self.rollouts.configure(calls, list(self._directory.list_held()))
+        self._process.dispatcher.rollouts = self.rollouts
+        if (starter := self._find_starter()) is not None and starter.chains is None:
+            starter.chains = _choose_for_runs(starter, self.rollouts)
+
+    def _show_active(self) -> None:
+        """Enable the agents of the digests that serve, which were hidden while they were checked."""
+        from retinue.mesh.directory.rollouts import mark_of, read_mark
+        from retinue.runtime.teams.store import TeamStore
+
+        marks = {mark_of(row.active or "") for row in TeamStore(self._process.state).list_active()}
+        hidden = [
+            entry
+            for entry in self._directory.list_held()
+            if not entry.enabled and read_mark(entry.tag) in marks
+        ]
+        for entry in hidden:
+            self._directory.set_enabled(entry, True)
+
+    def _find_starter(self) -> RunStarter | None:
+        from retinue.hub.workflows import RunStarter
+
+        return self._process.find(RunStarter)
+
+    def _end(self) -> None:
+        if self.rollouts is not None and (starter := self._find_starter()) is not None:
+            starter.chains = None
+        self._process.dispatcher.rollouts = self.rollouts = None
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+
+def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
+    """What lets runs keep the digests of their chain, with the workflows of them."""
+    from retinue.hub.workflows import ChainChoice
+    from retinue.runtime.shelves import TeamShelf
+
+    def library_of(trace: TraceContext) -> Library:
+        chosen = rollouts.read_choice(trace)
+        return starter.library.with_shelves(
+            lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
+        )
+
+    return ChainChoice(rollouts.mark_run, library_of)
+
+
+class RolloutsPart(Part):
+    """Lets calls choose their digest while a rollout runs; ``leads`` = it takes rollouts through stages."""
+
+    name = "rollouts"
+    kinds = frozenset({"hub"})
+    needs = (Directory,)
+    ready_after = (AgentsStarted,)
+    is_required = True
+
+    def __init__(self, *, leads: bool) -> None:
+        self._leads = leads
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        followed = FollowedRollouts(process)
+        followed.look()  # before the first program starts
+        tasks: dict[str, asyncio.Task[None]] = {}
+        is_ready = asyncio.Event()
+
+        async def follow() -> None:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                followed.look()
+                if self._leads and is_ready.is_set() and followed.rollouts is not None:
+                    for rollout in followed.rollouts.rollouts:
+                        if rollout.team not in tasks or tasks[rollout.team].done():
+                            tasks[rollout.team] = asyncio.create_task(_lead(process, followed, rollout.team))
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            following = asyncio.create_task(follow(), name="rollouts")
+            try:
+                yield
+            finally:
+                for task in (following, *tasks.values()):
+                    await end_task(task)
+
+        async def on_ready() -> None:
+            is_ready.set()
+
+        yield Opened(running=running, on_ready=on_ready)
+
+
+async def _lead(process: Process, followed: FollowedRollouts, team: str) -> None:
+    """Take one team through the stages of its rollout."""
+    from retinue.runtime.teams.rolling import RolloutStages
+    from retinue.runtime.teams.store import TeamStore
+
+    if followed.rollouts is None:
+        return
+    rollout: RolloutStages = RolloutStages(
+        team, TeamStore(process.state), _mesh_of(process, followed, followed.rollouts)
+    )
+    unsubscribe = process.dispatcher.admission.events.subscribe(rollout.note)
+    try:
+        await rollout.run()
+    except Exception as error:  # noqa: BLE001 - the next look begins the stage anew
+        _log.exception("rollout interrupted", team=team, error=str(error))
+        await asyncio.sleep(AGAIN_S)
+    finally:
+        unsubscribe()
+
+
+def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
+    from retinue.hub.workflows import RunStarter
+    from retinue.mesh.directory.rollouts import CHOSEN
+    from retinue.mesh.guard.trace_guard import new_trace
+    from retinue.runtime.lazy_runs import LazyRuns
+    from retinue.runtime.teams.rolling import MeshOfRollout
+
+    directory, dispatcher = process.get(Directory), process.dispatcher
+    guard = dispatcher.admission.guard
+    exams = process.find(ExamBook)
+
+    async def open_record(entry: Entry) -> Any:
+        listing = await directory.open(entry)
+        return None if listing is None else listing.record
+
+    def find_exam(entry: Entry) -> str:
+        result = None if exams is None else exams.find(entry)
+        return "; ".join(result.problems) if result is not None and result.status == "failed" else ""
+
+    async def run_workflow(
+        name: str, given: Mapping[str, Any], principal: Principal, trace: TraceContext
+    ) -> None:
+        starter = process.get(RunStarter)
+        loaded = await starter.load(name, trace)
+        started = await starter.start(loaded, loaded.definition, dict(given), principal, trace)
+        record = await starter.runs.finish(started.record.id)
+        if record.status != "done":
+            raise ExecutionFailedError(record.status if record.fault is None else record.fault.message)
+
+    async def holds_runs(team: str, mark: str, before: float) -> bool:
+        runs = process.get(LazyRuns)
+        if not runs.store.exists():
+            return False
+        for record in await process.get(RunStarter).runs.list_all(status="running", children=True):
+            trace = record.request.origin.trace
+            others = {} if trace is None or trace.extension is None else trace.extension.others
+            chosen = others.get(CHOSEN, {}).get(team)
+            if chosen == mark or (chosen is None and record.started_at < before):
+                return True
+        return False
+
+    def begin_chain() -> TraceContext:
+        return new_trace().with_allowance(guard.new_trace_allowance)
+
+    return MeshOfRollout(
+        rollouts=rollouts,
+        dispatch=dispatcher.dispatch,
+        open_record=open_record,
+        count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
+        find_exam=find_exam,
+        run_workflow=run_workflow,
+        holds_runs=holds_runs,
+        begin_chain=begin_chain,
+        apply=followed.apply,
+    )

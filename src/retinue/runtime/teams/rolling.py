@@ -1,0 +1,329 @@
+"""Takes a team through the stages of its rollout: start, check, weights, and the end of one digest.
+
+Each stage is written before it is entered. After a restart of the hub the stage begins anew, with the time
+that it is held and with its figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import semver
+import structlog
+
+from retinue.core.call import Call, Outcome, Principal, TraceContext, TraceExtension, new_id
+from retinue.core.errors import RetinueError, TeamRefusedError
+from retinue.core.record import AgentRecord
+from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
+from retinue.mesh.entry import Entry
+from retinue.mesh.observing.events import CallEndedEvent, Event
+from retinue.runtime.teams.comparison import DigestFigures, find_worse
+from retinue.runtime.teams.programs import child_name, read_installed
+from retinue.runtime.teams.rollout import Stage, StoredRollout, read_rollout
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.team.package import Team
+
+READY_WITHIN_S = 60.0
+LOOK_S = 0.2
+BACK_WITHIN_S = 30.0
+"""How long the calls in flight of a digest that failed may go on."""
+
+CHECKER = Principal("team-check", "mesh", frozenset({"exposed", "mesh"}))
+"""The caller of every entrance check, as access lists and audit rows name it."""
+
+_log = structlog.get_logger("retinue.teams")
+
+
+@dataclass(frozen=True, slots=True)
+class MeshOfRollout:
+    """What a rollout needs of its hub.
+
+    ``open_record`` gives the whole record of an entry, ``count_calls`` its calls in flight, ``find_exam``
+    why an agent failed its entrance exam. ``run_workflow`` starts a workflow and waits for its end.
+    ``holds_runs`` = a run that goes on has chosen this mark, or was started before a time without a choice.
+    """
+
+    rollouts: Rollouts
+    dispatch: Callable[[Call], Awaitable[Outcome]]
+    open_record: Callable[[Entry], Awaitable[AgentRecord | None]]
+    count_calls: Callable[[Entry], int]
+    find_exam: Callable[[Entry], str]
+    run_workflow: Callable[[str, Mapping[str, Any], Principal, TraceContext], Awaitable[None]]
+    holds_runs: Callable[[str, str, float], Awaitable[bool]]
+    begin_chain: Callable[[], TraceContext]
+    apply: Callable[[], None]
+    """Makes calls follow the rows, which have changed."""
+
+
+class _EndedError(Exception):
+    """The rollout was replaced or removed by a command."""
+
+
+@dataclass(slots=True)
+class RolloutStages:
+    """Takes one team from its present stage to the end of its rollout."""
+
+    name: str
+    store: TeamStore
+    mesh: MeshOfRollout
+    now: Callable[[], float] = time.time
+    look_s: float = LOOK_S
+    figures: dict[str, DigestFigures] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Go on until the rollout has ended. A stage that fails sends the chains back to the old digest."""
+        stages: Mapping[Stage, Callable[[StoredRollout], Awaitable[None]]] = {
+            "asked": self._accept,
+            "start": self._wait_until_ready,
+            "check": self._check,
+            "serve": self._serve,
+            "drain": self._drain,
+            "back": self._end_failed,
+        }
+        try:
+            while (stored := self._read()) is not None:
+                try:
+                    await stages[stored.stage](stored)
+                except RetinueError as error:
+                    if not stored.is_open:
+                        raise
+                    self._fail(stored, error.message)
+        except _EndedError:
+            return
+
+    def note(self, event: Event) -> None:
+        """Count a call of one of the digests."""
+        if not isinstance(event, CallEndedEvent) or event.outcome.agent is None:
+            return
+        for rollout in self.mesh.rollouts.rollouts:
+            if rollout.team == self.name:
+                mark = self.mesh.rollouts.digest_of(rollout, event.call)
+                members = self.mesh.rollouts.list_members(mark)
+                if event.call.principal != CHECKER and event.outcome.agent in {m.name for m in members}:
+                    self.figures.setdefault(mark, DigestFigures()).add(event.outcome)
+
+    async def _accept(self, stored: StoredRollout) -> None:
+        self._enter(stored, "start")
+
+    async def _wait_until_ready(self, stored: StoredRollout) -> None:
+        """Each program answers, and each card is the packed one."""
+        team = read_installed(self.store, self.name, stored.new)
+        await self._wait_for_programs(stored, team)
+        await self._compare_cards(team)
+        self._enter(stored, "check")
+
+    async def _wait_for_programs(self, stored: StoredRollout, team: Team) -> None:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while (waiting := await self._find_waiting(team)) is not None:
+            if time.monotonic() > deadline:
+                problem = f"{waiting} did not answer within {READY_WITHIN_S:.0f} s"
+                raise TeamRefusedError("check_failed", self.name, problem)
+            await self._pause(stored)
+
+    async def _find_waiting(self, team: Team) -> str | None:
+        news = self.store.read_children()
+        for agent in team.definition.agents:
+            row = news.get(child_name(team, agent.target), {})
+            if row.get("error"):
+                raise TeamRefusedError("check_failed", self.name, str(row["error"]))
+            if not row.get("url"):
+                return agent.target
+        listed = {entry.name for entry in self._members(team.digest)}
+        names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
+        return next(iter(sorted(names - listed)), None)
+
+    async def _compare_cards(self, team: Team) -> None:
+        locked_agents = {locked.name: locked for locked in team.lock.agents.values() if locked.skills}
+        for entry in self._members(team.digest):
+            record, locked = await self.mesh.open_record(entry), locked_agents.get(entry.name)
+            if record is None or locked is None:
+                continue
+            offered = {
+                skill.id: (skill.input_schema, skill.output_schema)
+                for skill in record.skills
+                if skill.visibility != "private"
+            }
+            packed = {skill.id: (skill.input_schema, skill.output_schema) for skill in locked.skills}
+            differing = sorted(name for name in {*offered, *packed} if offered.get(name) != packed.get(name))
+            if differing:
+                problem = f"{entry.name} offers another {differing[0]} than its lock"
+                raise TeamRefusedError(
+                    "tools_differ", self.name, problem, remedy="lock it again: retinue lock"
+                )
+
+    async def _check(self, stored: StoredRollout) -> None:
+        """The calls and the workflow of ``[check]``, with the new digest."""
+        check = read_installed(self.store, self.name, stored.new).definition.check
+        try:
+            async with asyncio.timeout(check.timeout_s):
+                for number, call in enumerate(check.calls):
+                    place = f"check.calls[{number}] {call.skill}"
+                    outcome = await self.mesh.dispatch(
+                        Call(
+                            id=new_id(),
+                            skill=call.skill,
+                            arguments=dict(call.arguments),
+                            principal=CHECKER,
+                            endpoint="team",
+                            trace=self._chain(stored),
+                            agent=call.agent,
+                        )
+                    )
+                    if outcome.error is not None:
+                        raise TeamRefusedError("check_failed", self.name, f"{place}: {outcome.error.message}")
+                    if "result" in call.model_fields_set and outcome.value != call.result:
+                        raise TeamRefusedError("check_failed", self.name, f"{place} gives another result")
+                if check.workflow is not None:
+                    place = f"check.workflow {check.workflow}"
+                    try:
+                        await self.mesh.run_workflow(
+                            check.workflow, check.input, CHECKER, self._chain(stored)
+                        )
+                    except RetinueError as error:
+                        problem = f"{place}: {error.message}"
+                        raise TeamRefusedError("check_failed", self.name, problem) from error
+        except TimeoutError:
+            problem = f"its check did not end within {check.timeout_s:g} s"
+            raise TeamRefusedError("check_failed", self.name, problem) from None
+        self._enter(stored, "serve")
+
+    async def _serve(self, stored: StoredRollout) -> None:
+        """Hold one weight, and compare the digests meanwhile."""
+        team = read_installed(self.store, self.name, stored.new)
+        await self._wait_for_programs(stored, team)  # the hub may have been started again
+        ends = self._count_ends(team)
+        until = time.monotonic() + stored.hold_s
+        while True:
+            is_over = time.monotonic() >= until
+            if self._count_ends(team) > ends:
+                raise TeamRefusedError("check_failed", self.name, "a program of it ended")
+            if problem := find_worse(self._figures_of(stored.old), self._figures_of(stored.new)):
+                raise TeamRefusedError("check_failed", self.name, problem)
+            for entry in self._members(stored.new):
+                if problem := self.mesh.find_exam(entry):
+                    raise TeamRefusedError(
+                        "check_failed", self.name, f"{entry.name} fails its exam: {problem}"
+                    )
+            if is_over:
+                break
+            await self._pause(stored)
+        if stored.step + 1 < len(stored.steps):
+            self._enter(stored, "serve", step=stored.step + 1)
+        else:
+            self._promote(stored)
+
+    async def _drain(self, stored: StoredRollout) -> None:
+        """Wait for the chains of the digest before, at most ``drain_s`` in all."""
+        while self.now() - stored.entered_at < stored.drain_s:
+            if not self._counts_calls(stored.old) and not await self.mesh.holds_runs(
+                self.name, mark_of(stored.old), stored.entered_at
+            ):
+                break
+            await self._pause(stored)
+        self._end(stored)
+
+    async def _end_failed(self, stored: StoredRollout) -> None:
+        """Wait for the calls in flight of the digest that failed."""
+        until = stored.entered_at + min(BACK_WITHIN_S, stored.drain_s)
+        while self.now() < until and self._counts_calls(stored.new):
+            await self._pause(stored)
+        self._end(stored)
+
+    def _end(self, stored: StoredRollout) -> None:
+        """Leave the team with the digest that it has now, and with the names of that one."""
+
+        def change(row: TeamRow) -> TeamRow:
+            names = sorted(read_installed(self.store, self.name, row.active or "").names)
+            return self.store.keep_only(replace(row, names=names, rollout={}))
+
+        self._change(stored, change)
+
+    def _fail(self, stored: StoredRollout, reason: str) -> None:
+        place = f" at {stored.weight} %" if stored.stage == "serve" else ""
+        reason = reason.removeprefix(f"{self.name}: ") + place
+        _log.warning("rollout failed", team=self.name, digest=stored.new, reason=reason)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        failed = {"digest": stored.new, "version": stored.version, "reason": reason, "at": at}
+        back = replace(stored.enter("back", self.now()), figures=self._render_figures(stored))
+        self._change(stored, lambda row: replace(row, failed=failed, rollout=back.as_json()))
+
+    def _promote(self, stored: StoredRollout) -> None:
+        """Make the new digest the one of the team; the old one ends its chains."""
+        draining = replace(stored.enter("drain", self.now()), figures=self._render_figures(stored))
+
+        def change(row: TeamRow) -> TeamRow:
+            return replace(
+                row,
+                active=stored.new,
+                version=stored.version,
+                since=datetime.now(UTC).isoformat(timespec="seconds"),
+                reference=stored.reference,
+                signer=stored.signer,
+                highest=max(row.highest or stored.version, stored.version, key=semver.Version.parse),
+                before=stored.old,
+                failed={},
+                rollout=draining.as_json(),
+            )
+
+        self._change(stored, change)
+
+    def _enter(self, stored: StoredRollout, stage: Stage, *, step: int = 0) -> None:
+        entered = replace(stored.enter(stage, self.now(), step=step), figures=self._render_figures(stored))
+        _log.info("rollout", team=self.name, digest=stored.new, stage=stage, weight=entered.weight)
+        self._change(stored, lambda row: replace(row, rollout=entered.as_json()))
+
+    def _change(self, stored: StoredRollout, change: Callable[[TeamRow], TeamRow]) -> None:
+        """Write the row, unless a command has removed or replaced the rollout meanwhile."""
+
+        def change_own(row: TeamRow) -> TeamRow:
+            current = read_rollout(row)
+            if current is None or (current.new, current.stage) != (stored.new, stored.stage):
+                raise _EndedError
+            return change(row)
+
+        self.store.change_row(self.name, change_own)
+        self.mesh.apply()
+
+    async def _pause(self, stored: StoredRollout) -> None:
+        """Wait a moment; ends where a command has removed or replaced the rollout."""
+        await asyncio.sleep(self.look_s)
+        current = self._read()
+        if current is None or (current.new, current.stage) != (stored.new, stored.stage):
+            raise _EndedError
+
+    def _read(self) -> StoredRollout | None:
+        row = self.store.read_rows().get(self.name)
+        return None if row is None else read_rollout(row)
+
+    def _chain(self, stored: StoredRollout) -> TraceContext:
+        """A new chain of calls with the new digest."""
+        trace = self.mesh.begin_chain()
+        extension = trace.extension or TraceExtension()
+        others = {**extension.others, CHOSEN: {self.name: mark_of(stored.new)}}
+        return trace.with_extension(TraceExtension(extension.allowance, others))
+
+    def _members(self, digest: str) -> list[Entry]:
+        return list(self.mesh.rollouts.list_members(mark_of(digest)))
+
+    def _counts_calls(self, digest: str) -> int:
+        return sum(self.mesh.count_calls(entry) for entry in self._members(digest))
+
+    def _count_ends(self, team: Team) -> int:
+        """How often programs of a digest have ended since the hub started."""
+        news = self.store.read_children()
+        children = [child_name(team, agent.target) for agent in team.definition.agents]
+        return sum(int(news.get(child, {}).get("ends", 0)) for child in children)
+
+    def _figures_of(self, digest: str) -> DigestFigures:
+        return self.figures.setdefault(mark_of(digest), DigestFigures())
+
+    def _render_figures(self, stored: StoredRollout) -> dict[str, Any]:
+        return {
+            "old": self._figures_of(stored.old).as_json(),
+            "new": self._figures_of(stored.new).as_json(),
+        }

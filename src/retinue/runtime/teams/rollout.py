@@ -1,0 +1,119 @@
+"""The rollout of a team as its row keeps it: which digest replaces which, at which stage.
+
+``up`` asks for a rollout by writing it. The hub goes through the stages, and writes each of them before it
+enters it, so a hub that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from retinue.core.errors import StateDamagedError
+from retinue.mesh.directory.rollouts import WHOLE, Rollout, mark_of
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.storage.state import State
+
+Stage = Literal["asked", "start", "check", "serve", "drain", "back"]
+"""``asked`` = the hub has not seen it yet; ``start`` and ``check`` have the weight 0, ``serve`` that of its
+step; in ``drain`` the old digest ends its chains, in ``back`` the new one, which has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRollout:
+    """A rollout as it is stored. Digests are ``sha256:…``; ``entered_at`` is seconds since 1970.
+
+    ``step`` is the index in ``steps`` of the weight in per cent. ``figures`` are those of the last stage, for
+    people. ``signer`` and ``reference`` are those of the new digest.
+    """
+
+    old: str
+    new: str
+    version: str
+    steps: Sequence[int]
+    hold_s: float
+    drain_s: float
+    stage: Stage = "asked"
+    step: int = 0
+    entered_at: float = 0.0
+    signer: str = ""
+    reference: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> int:
+        """The share of the new chains in per cent that the new digest gets now."""
+        if self.stage == "drain":
+            return WHOLE
+        return self.steps[self.step] if self.stage == "serve" else 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the new digest has neither failed nor replaced the old one."""
+        return self.stage not in ("drain", "back")
+
+    def enter(self, stage: Stage, at: float, *, step: int = 0) -> StoredRollout:
+        """The rollout at another stage."""
+        return replace(self, stage=stage, step=step, entered_at=at)
+
+    def for_calls(self, team: str) -> Rollout:
+        """The rollout as calls see it."""
+        old, new = mark_of(self.old), mark_of(self.new)
+        return Rollout(team, old, new, self.weight, has_failed=self.stage == "back")
+
+    def list_running(self) -> tuple[str, ...]:
+        """The digests whose programs run, the one that lists show first."""
+        if self.stage == "asked":
+            return (self.old,)
+        return (self.new, self.old) if self.weight >= WHOLE else (self.old, self.new)
+
+    def describe(self) -> str:
+        """The stage as people read it."""
+        if self.stage == "serve":
+            return f"{self.weight} %"
+        words = {"asked": "asked for", "start": "starting", "check": "checking", "back": "ending, it failed"}
+        return words.get(self.stage, "the digest before ends its chains")
+
+    def as_json(self) -> dict[str, Any]:
+        """The stored form."""
+        return asdict(self)
+
+
+def read_rollout(row: TeamRow) -> StoredRollout | None:
+    """The rollout of a row; None where there is none. Raises StateDamagedError."""
+    if not row.rollout:
+        return None
+    try:
+        stored = StoredRollout(**row.rollout)
+        return replace(stored, steps=tuple(stored.steps))
+    except TypeError as error:
+        raise StateDamagedError(
+            f"the rollout of {row.name}", str(error), remedy=f"retinue down {row.name}"
+        ) from error
+
+
+def list_rollouts(state: State) -> dict[str, StoredRollout]:
+    """The rollouts of all teams by name. Raises StateDamagedError."""
+    rollouts = {name: read_rollout(row) for name, row in TeamStore(state).read_rows().items()}
+    return {name: rollout for name, rollout in rollouts.items() if rollout is not None}
+
+
+def list_digests(row: TeamRow) -> tuple[str, ...]:
+    """The digests of a team whose programs run, the one that lists show first."""
+    rollout = read_rollout(row)
+    if rollout is not None:
+        return rollout.list_running()
+    return () if row.active is None else (row.active,)
+
+
+def choose_digest(row: TeamRow, chain: str) -> str | None:
+    """The digest that a new chain with this trace id gets at the entrance; None for a team that is down.
+
+    A schedule that two digests have fires once, for this digest.
+    """
+    rollout = read_rollout(row)
+    if rollout is None:
+        return row.active
+    calls = rollout.for_calls(row.name)
+    return rollout.new if calls.choose(chain) == calls.new else rollout.old

@@ -1,0 +1,71 @@
+"""A team changes its digest under load: no call fails, no chain mixes two digests, a killed hub goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.processes.running import wait_until
+from tests.processes.upgrades import Upgrades
+
+
+@pytest.fixture
+def upgrades(tmp_path: Path, port: int) -> Iterator[Upgrades]:
+    with ExitStack() as stack:
+        yield Upgrades(tmp_path, stack, port)
+
+
+async def test_a_good_digest_takes_over_and_one_whose_program_ends_loses_its_calls(
+    upgrades: Upgrades,
+) -> None:
+    hub = upgrades.start_hub()
+    first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
+    death = upgrades.folder / "death"
+    third = upgrades.pack("1.2.0", death=str(death))
+    assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
+    async with upgrades.loaded():
+        up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "1")
+        assert await asyncio.to_thread(up.wait) == 0, up.output
+        await asyncio.sleep(0.1)
+        assert upgrades.answers[-1] == ["1.1.0", "1.1.0"]
+
+        up = upgrades.begin_up(third, "--steps", "25,100", "--hold", "20")
+        await asyncio.to_thread(upgrades.wait_for_stage, "serve", 0)
+        await asyncio.to_thread(wait_until, lambda: upgrades.count("1.2.0") > 0, "a call of the new digest")
+        await asyncio.to_thread(death.touch)
+        assert await asyncio.to_thread(up.wait) == 1
+        assert "a program of it ended at 25 %" in up.output
+        await asyncio.to_thread(wait_until, lambda: not upgrades.read_row()["rollout"], "the end of it")
+        count = len(upgrades.answers)
+        await asyncio.sleep(0.1)
+    assert upgrades.failures == []
+    assert {tuple(answer) for answer in upgrades.answers} == {
+        ("1.0.0", "1.0.0"), ("1.1.0", "1.1.0"), ("1.2.0", "1.2.0")
+    }  # fmt: skip
+    assert {answer[0] for answer in upgrades.answers[count:]} == {"1.1.0"}
+    row = upgrades.read_row()
+    assert (row["active"], row["failed"]["digest"]) == (second, third)
+    assert "Traceback" not in hub.output
+
+
+async def test_a_hub_that_is_killed_in_the_middle_goes_on(upgrades: Upgrades) -> None:
+    hub = upgrades.start_hub()
+    first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
+    assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
+    up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "2")
+    for stage, step in (("start", 0), ("serve", 0)):
+        await asyncio.to_thread(upgrades.wait_for_stage, stage, step)
+        hub.end(signal.SIGKILL)
+        assert upgrades.read_row()["rollout"]["stage"] == stage
+        hub = upgrades.start_hub()
+    async with upgrades.loaded():
+        assert await asyncio.to_thread(up.wait) == 0, up.output
+    assert "the hub has ended" in up.output
+    row = upgrades.read_row()
+    assert (row["active"], row["before"]) == (second, first)
+    assert upgrades.list_mixed() == []

@@ -1,0 +1,172 @@
+"""A team of two agents on a hub that is upgraded under load: calls, runs, and what answered them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from tests.processes.commands import retinue
+from tests.processes.running import Program, program, wait_until
+
+DEFINITION = """
+name = "pair"
+version = "{version}"
+[[agents]]
+target = "agents/first/agent.py"
+[[agents]]
+target = "agents/second/agent.py"
+[[check.calls]]
+agent = "second-agent"
+skill = "tell"
+result = "{checked}"
+"""
+
+FIRST = """
+import asyncio
+import os
+
+from retinue import Agent, Context
+
+agent = Agent("first-agent", version="{version}")
+death = {death!r}
+
+
+@agent.skill(read_only=True)
+async def ask_both(ctx: Context) -> list[str]:
+    "Who answers, and who answers its call."
+    if death and os.path.exists(death):
+        os._exit(1)
+    await asyncio.sleep({pause_s})
+    other = await ctx.call("tell", agent="second-agent")
+    return ["{version}", other]
+"""
+
+SECOND = """
+from retinue import Agent
+
+agent = Agent("second-agent", version="{version}")
+
+
+@agent.skill(read_only=True)
+async def tell() -> str:
+    "Who answers."
+    return "{version}"
+"""
+
+WORKFLOW = """
+name: both
+steps:
+  - {{id: first, skill: tell, agent: second-agent}}
+  - {{id: pause, wait: {pause}}}
+  - {{id: second, skill: ask_both, agent: first-agent}}
+output: ["{version}", "${{{{ steps.first.output }}}}", "${{{{ steps.second.output }}}}"]
+"""
+
+
+@dataclass
+class Upgrades:
+    """A hub with the team ``pair``; ``answers`` are what calls gave, ``failures`` their errors."""
+
+    folder: Path
+    stack: ExitStack
+    port: int
+    answers: list[list[Any]] = field(default_factory=list)
+    failures: list[Any] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start_hub(self) -> Program:
+        hub = self.stack.enter_context(program("hub", "--bare", "--port", str(self.port), cwd=self.folder))
+        hub.wait_for("hub at")
+        return hub
+
+    def pack(self, version: str, *, checked: str = "", pause_s: float = 0.0, death: str = "") -> str:
+        """Pack a version; its first agent ends when it is called while the file ``death`` is there."""
+        files = {
+            "team.toml": DEFINITION.format(version=version, checked=checked or version),
+            "agents/first/agent.py": FIRST.format(version=version, pause_s=pause_s, death=death),
+            "agents/second/agent.py": SECOND.format(version=version),
+            "workflows/both.yaml": WORKFLOW.format(version=version, pause="300ms"),
+        }
+        for path, text in files.items():
+            place = self.folder / "pair" / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        retinue("lock", "pair", cwd=self.folder)
+        return retinue("pack", "pair", cwd=self.folder)
+
+    def begin_up(self, digest: str, *options: str) -> Program:
+        """``retinue up`` as a process that goes on meanwhile."""
+        return self.stack.enter_context(program("up", digest, "--yes", *options, cwd=self.folder))
+
+    def read_row(self) -> dict[str, Any]:
+        """The row of the team as its state has it."""
+        path = Path(os.environ["RETINUE_HOME"]) / "teams" / "teams.json"
+        rows: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes())
+        return rows["pair"]
+
+    def wait_for_stage(self, stage: str, step: int = 0) -> None:
+        def is_there() -> bool:
+            rollout = self.read_row()["rollout"]
+            return bool(rollout) and (rollout["stage"], rollout["step"]) == (stage, step)
+
+        wait_until(is_there, f"the stage {stage} {step}")
+
+    @asynccontextmanager
+    async def loaded(self, *, workers: int = 4, pause_s: float = 0.01) -> AsyncIterator[None]:
+        """Calls go on while inside."""
+        stop = asyncio.Event()
+        limit = aiohttp.ClientTimeout(total=30)
+        async with aiohttp.ClientSession(timeout=limit) as session, asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._call_often(session, stop, pause_s))
+            try:
+                yield
+            finally:
+                stop.set()
+
+    async def _call_often(self, session: aiohttp.ClientSession, stop: asyncio.Event, pause_s: float) -> None:
+        while not stop.is_set():
+            reply = await self._execute(session, "ask_both", {})
+            if "error" in reply:
+                self.failures.append(reply["error"])
+            else:
+                self.answers.append(reply["result"])
+            await asyncio.sleep(pause_s)
+
+    async def run_both(self, session: aiohttp.ClientSession) -> None:
+        """One run of the workflow; its three parts say which version they are of."""
+        started = await self._execute(session, "start_run", {"workflow": "both"})
+        run = started["result"]["run"]
+        for _ in range(600):
+            row = (await self._execute(session, "show_run", {"run": run}))["result"]
+            if row["status"] != "running":
+                self.runs.append(row.get("output", row.get("error")))
+                return
+            await asyncio.sleep(0.1)
+        self.runs.append("it did not end")
+
+    async def _execute(self, session: aiohttp.ClientSession, method: str, params: Any) -> dict[str, Any]:
+        body = {"jsonrpc": "2.0", "method": method, "params": params, "id": "1"}
+        async with session.post(f"{self.url}/execute", json=body) as reply:
+            answer: dict[str, Any] = await reply.json()
+            return answer
+
+    def count(self, version: str) -> int:
+        """The calls that a version answered."""
+        return sum(answer[0] == version for answer in self.answers)
+
+    def list_mixed(self) -> list[list[Any]]:
+        """The chains of calls that two versions answered."""
+        return [answer for answer in self.answers if len({*answer}) > 1]

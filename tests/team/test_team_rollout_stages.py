@@ -1,0 +1,273 @@
+"""The stages of a rollout: what sends the calls back, and that a killed hub goes on with each stage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from retinue.core.call import Call, Outcome, Principal, Status, TraceContext, TraceExtension
+from retinue.core.errors import ExecutionFailedError
+from retinue.core.record import AgentRecord, Listing
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of, team_tag
+from retinue.mesh.entry import Entry
+from retinue.mesh.guard.trace_guard import new_trace
+from retinue.mesh.observing.events import CallEndedEvent, now
+from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.runtime.teams.programs import CONFIG, child_name
+from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
+from retinue.runtime.teams.rollout import Stage, StoredRollout, choose_digest, list_rollouts
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.storage.state import State
+from retinue.team.package import Team
+from tests.team.conftest import WriteTeam
+
+CHECK = """
+[[check.calls]]
+skill = "count"
+result = 2
+"""
+
+
+@dataclass
+class Hub:
+    """What a rollout needs of its hub, as the test says it."""
+
+    store: TeamStore
+    state: State
+    old: Team
+    new: Team
+    answers: Any = 2
+    exam: str = ""
+    runs: int = 0
+    checked: list[TraceContext] = field(default_factory=list)
+    weights: list[tuple[Stage, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = Directory(MemoryListings())
+        self.rollouts = Rollouts(self.directory.set_enabled)
+        self.directory.subscribe(self.rollouts.note)
+        for team in (self.old, self.new):
+            record = AgentRecord("words-agent", version=team.version)
+            tag = team_tag(team.version, team.digest)
+            self.directory.upsert(Listing(record, "home", "agents/words", tag=tag, digest=team.digest))
+        self.tell(self.new, url="http://127.0.0.1:1")
+        self.apply()
+
+    def tell(self, team: Team, **news: str) -> None:
+        child = child_name(team, team.definition.agents[0].target)
+        self.store.write_children({child: {"url": "", "name": "words-agent", "error": "", **news}})
+
+    def apply(self) -> None:
+        rollouts = list_rollouts(self.state)
+        for rollout in rollouts.values():
+            self.weights.append((rollout.stage, rollout.weight))
+        calls = [rollout.for_calls(team) for team, rollout in rollouts.items()]
+        self.rollouts.configure(calls, list(self.directory.list_held()))
+
+    def ask(self, **fields: Any) -> None:
+        versions = {team.digest: team.version for team in (self.old, self.new)}
+        row = TeamRow("words", active=self.old.digest, version=self.old.version, versions=versions)
+        steps = fields.pop("steps", (5, 25, 100))
+        hold_s, drain_s = fields.pop("hold_s", 0.0), fields.pop("drain_s", 60.0)
+        asked = StoredRollout(
+            self.old.digest, self.new.digest, self.new.version, steps, hold_s, drain_s, **fields
+        )
+        self.store.write_row(replace(row, rollout=asked.as_json()))
+        self.apply()
+
+    def stages(self) -> RolloutStages:
+        async def dispatch(call: Call) -> Outcome:
+            self.checked.append(call.trace)
+            return Outcome(call.id, call.skill, "done", value=self.answers)
+
+        async def open_record(entry: Entry) -> AgentRecord | None:
+            return None
+
+        async def run_workflow(
+            name: str, given: Mapping[str, Any], principal: Principal, trace: TraceContext
+        ) -> None:
+            raise AssertionError(name)
+
+        async def holds_runs(team: str, mark: str, before: float) -> bool:
+            self.runs -= 1
+            return self.runs >= 0
+
+        mesh = MeshOfRollout(
+            rollouts=self.rollouts,
+            dispatch=dispatch,
+            open_record=open_record,
+            count_calls=lambda entry: 0,
+            find_exam=lambda entry: self.exam,
+            run_workflow=run_workflow,
+            holds_runs=holds_runs,
+            begin_chain=new_trace,
+            apply=self.apply,
+        )
+        return RolloutStages("words", self.store, mesh, look_s=0.005)
+
+    async def run(self, meanwhile: Callable[[RolloutStages], Awaitable[None]] | None = None) -> TeamRow:
+        stages = self.stages()
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            running = group.create_task(stages.run())
+            if meanwhile is not None:
+                await meanwhile(stages)
+            await running
+        return self.row
+
+    @property
+    def row(self) -> TeamRow:
+        return self.store.read_rows()["words"]
+
+
+@pytest.fixture
+async def hub(teams: TeamCommands, state: State, write_team: WriteTeam) -> Hub:
+    store, packed = TeamStore(state), list[Team]()
+    for version in ("1.0.0", "1.1.0"):
+        folder = write_team(version, more=CHECK)
+        digest = (await teams.pack(folder, registry=None, output=None)).team.digest
+        pulled = await teams.pull(digest)
+        with store.changing("words"):
+            config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
+            store.install("words", digest, {CONFIG: config})
+        packed.append(pulled.team)
+    return Hub(store, state, packed[0], packed[1])
+
+
+CALLER = Principal("client", "token", frozenset({"exposed", "mesh"}))
+
+
+def ended(
+    team: Team, count: int, *, ms: float = 10.0, failed: int = 0, usd: float = 0.0
+) -> list[CallEndedEvent]:
+    """Calls of chains that have chosen this digest; the first ``failed`` of them failed."""
+    others = {CHOSEN: {"words": mark_of(team.digest)}}
+    trace = new_trace().with_extension(TraceExtension(None, others))
+    events = []
+    for number in range(count):
+        call = Call(str(number), "count", {}, CALLER, "execute", trace)
+        error = ExecutionFailedError("no") if number < failed else None
+        usage = {"cost_usd": usd} if usd else None
+        status: Status = "failed" if error else "done"
+        outcome = Outcome(call.id, "count", status, "words-agent", error=error, duration_ms=ms, usage=usage)
+        events.append(CallEndedEvent(call, outcome, now()))
+    return events
+
+
+async def test_a_rollout_goes_through_its_stages_and_makes_the_new_digest_that_of_the_team(hub: Hub) -> None:
+    hub.ask()
+    row = await hub.run()
+    assert (row.active, row.before, row.rollout, row.failed) == (hub.new.digest, hub.old.digest, {}, {})
+    assert hub.weights == [
+        *(("asked", 0), ("start", 0), ("check", 0)),
+        *(("serve", 5), ("serve", 25), ("serve", 100), ("drain", 100)),
+    ]
+    (checked,) = hub.checked
+    assert checked.extension is not None
+    assert checked.extension.others[CHOSEN] == {"words": mark_of(hub.new.digest)}
+
+
+@pytest.mark.parametrize("stage", ["asked", "start", "check", "serve", "drain", "back"])
+async def test_a_killed_hub_goes_on_with_the_stage_that_was_written(hub: Hub, stage: Stage) -> None:
+    hub.ask(stage=stage, step=1 if stage == "serve" else 0, entered_at=1.0)
+    row = await hub.run()
+    assert row.rollout == {}
+    if stage == "back":
+        assert row.active == hub.old.digest
+    elif stage != "drain":
+        assert row.active == hub.new.digest
+        assert ("serve", 5) not in hub.weights or stage != "serve"
+
+
+async def check_back(hub: Hub, *reasons: str) -> None:
+    row = hub.row
+    assert (row.active, row.rollout) == (hub.old.digest, {})
+    assert row.failed["digest"] == hub.new.digest
+    for reason in reasons:
+        assert reason in row.failed["reason"]
+    assert hub.weights[-1] == ("back", 0)
+
+
+async def test_a_new_digest_that_fails_its_check_gets_no_call(hub: Hub) -> None:
+    hub.ask()
+    hub.answers = 3
+    await hub.run()
+    await check_back(hub, "check.calls[0] count gives another result")
+    assert {weight for _, weight in hub.weights} == {0}
+
+
+@pytest.mark.parametrize(
+    ("worse", "reason"),
+    [
+        ({"failed": 2}, "6.7% of its calls fail; of the digest before 0.0% at 25 %"),
+        ({"ms": 61.0}, "p95 is 61 ms; of the digest before 10 ms at 25 %"),
+        ({"usd": 0.01}, "a call costs $0.0100; of the digest before $0.0000 at 25 %"),
+    ],
+)
+async def test_a_new_digest_that_is_worse_loses_its_calls(hub: Hub, worse: Any, reason: str) -> None:
+    hub.ask(steps=(25, 100), hold_s=0.2)
+
+    async def load(stages: RolloutStages) -> None:
+        while hub.weights[-1] != ("serve", 25):
+            await asyncio.sleep(0.005)
+        for event in (*ended(hub.old, 40), *ended(hub.new, 30, **worse)):
+            stages.note(event)
+
+    await hub.run(load)
+    await check_back(hub, reason)
+
+
+async def test_equal_calls_and_few_bad_ones_do_not_stop_a_rollout(hub: Hub) -> None:
+    hub.ask(steps=(25, 100), hold_s=0.05)
+
+    async def load(stages: RolloutStages) -> None:
+        while hub.weights[-1] != ("serve", 25):
+            await asyncio.sleep(0.005)
+        for event in (*ended(hub.old, 40, failed=2), *ended(hub.new, 19, failed=15, ms=900.0)):
+            stages.note(event)
+
+    assert (await hub.run(load)).active == hub.new.digest
+
+
+async def test_a_program_that_ends_or_an_exam_that_fails_sends_the_calls_back(hub: Hub) -> None:
+    hub.ask(steps=(25, 100), hold_s=5.0)
+
+    async def die(stages: RolloutStages) -> None:
+        while hub.weights[-1] != ("serve", 25):
+            await asyncio.sleep(0.005)
+        hub.tell(hub.new, url="http://127.0.0.1:2", ends="1")
+
+    await hub.run(die)
+    await check_back(hub, "a program of it ended at 25 %")
+    hub.ask(steps=(25, 100), hold_s=5.0)
+    hub.exam = "another shape"
+    hub.tell(hub.new, url="http://127.0.0.1:2", ends="1")
+    await hub.run()
+    await check_back(hub, "words-agent fails its exam: another shape")
+
+
+async def test_down_ends_a_rollout_and_runs_hold_the_digest_before(hub: Hub) -> None:
+    hub.ask(steps=(100,), hold_s=5.0)
+
+    async def stop(stages: RolloutStages) -> None:
+        while hub.weights[-1] != ("serve", 100):
+            await asyncio.sleep(0.005)
+        hub.store.write_row(replace(hub.row, active=None, rollout={}))
+
+    assert (await hub.run(stop)).active is None
+    hub.ask(steps=(100,))
+    hub.runs = 3
+    await hub.run()
+    assert hub.runs == -1
+
+
+async def test_a_new_chain_of_a_schedule_gets_the_digest_of_the_entrance(hub: Hub) -> None:
+    hub.ask(stage="serve", steps=(50, 100))
+    chosen = {choose_digest(hub.row, str(number)) for number in range(40)}
+    assert chosen == {hub.old.digest, hub.new.digest}
+    assert choose_digest(replace(hub.row, rollout={}), "1") == hub.old.digest
