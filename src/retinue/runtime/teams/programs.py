@@ -110,11 +110,16 @@ def team_children(
 
 
 def read_team_imports(state: State) -> dict[str, ImportTable]:
-    """The imports of all active teams by name, as tables of the settings with their secrets filled in."""
+    """The imports of all active teams by name, as tables of the settings with their secrets filled in.
+
+    Of an import that two digests of a team have, it is that of the digest that lists show.
+    """
     tables: dict[str, ImportTable] = {}
-    for store, row, team in _list_teams(state):
+    for store, row, team in _list_teams(state, list_digests):
         values = variables_of(store, row.name)
         for name, table in team.definition.imports.items():
+            if name in tables:
+                continue
             try:
                 tables[name] = import_table(store, team, name, table, values)
             except (RetinueError, OSError) as error:
