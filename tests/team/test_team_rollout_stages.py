@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.teams.programs import CONFIG, child_name
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
-from retinue.runtime.teams.rollout import Stage, StoredRollout, choose_digest, list_rollouts
+from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.package import Team
@@ -94,9 +94,9 @@ class Hub:
         ) -> None:
             raise AssertionError(name)
 
-        async def holds_runs(team: str, mark: str, before: float) -> bool:
+        async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
             self.runs -= 1
-            return self.runs >= 0
+            return ["run-1"] if self.runs >= 0 else []
 
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
@@ -105,7 +105,7 @@ class Hub:
             count_calls=lambda entry: 0,
             find_exam=lambda entry: self.exam,
             run_workflow=run_workflow,
-            holds_runs=holds_runs,
+            list_runs=list_runs,
             begin_chain=new_trace,
             apply=self.apply,
         )
@@ -175,13 +175,16 @@ async def test_a_rollout_goes_through_its_stages_and_makes_the_new_digest_that_o
 @pytest.mark.parametrize("stage", ["asked", "start", "check", "serve", "drain", "back"])
 async def test_a_killed_hub_goes_on_with_the_stage_that_was_written(hub: Hub, stage: Stage) -> None:
     hub.ask(stage=stage, step=1 if stage == "serve" else 0, entered_at=1.0)
+    begin_again(hub.state, 2.0)
+    hub.weights.clear()
     row = await hub.run()
     assert row.rollout == {}
     if stage == "back":
         assert row.active == hub.old.digest
     elif stage != "drain":
         assert row.active == hub.new.digest
-        assert ("serve", 5) not in hub.weights or stage != "serve"
+        assert hub.weights[0][1] == 0, "its programs are checked again"
+        assert (("serve", 5) in hub.weights) is (stage != "serve")
 
 
 async def check_back(hub: Hub, *reasons: str) -> None:

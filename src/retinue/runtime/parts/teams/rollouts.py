@@ -7,7 +7,8 @@ its stages. A hub without a rollout looks at one file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,10 @@ class RolloutsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         followed = FollowedRollouts(process)
+        if self._leads and find_teams_change(process.state) is not None:
+            from retinue.runtime.teams.rollout import begin_again
+
+            begin_again(process.state, time.time())
         followed.look()  # before the first program starts
         tasks: dict[str, asyncio.Task[None]] = {}
         is_ready = asyncio.Event()
@@ -210,17 +215,17 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         if record.status != "done":
             raise ExecutionFailedError(record.status if record.fault is None else record.fault.message)
 
-    async def holds_runs(team: str, mark: str, before: float) -> bool:
-        runs = process.get(LazyRuns)
+    async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
+        runs, held = process.get(LazyRuns), []
         if not runs.store.exists():
-            return False
+            return ()
         for record in await process.get(RunStarter).runs.list_all(status="running", children=True):
             trace = record.request.origin.trace
             others = {} if trace is None or trace.extension is None else trace.extension.others
             chosen = others.get(CHOSEN, {}).get(team)
             if chosen == mark or (chosen is None and record.started_at < before):
-                return True
-        return False
+                held.append(record.id)
+        return held
 
     def begin_chain() -> TraceContext:
         return new_trace().with_allowance(guard.new_trace_allowance)
@@ -232,7 +237,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
         find_exam=find_exam,
         run_workflow=run_workflow,
-        holds_runs=holds_runs,
+        list_runs=list_runs,
         begin_chain=begin_chain,
         apply=followed.apply,
     )
