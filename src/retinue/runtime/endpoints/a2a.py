@@ -142,6 +142,7 @@ async def open_a2a(process: Process, envelopes: Envelopes | None = None) -> Asyn
         return A2aAgent(name, list_skills, render, is_named=is_named, text_skills=text_skills)
 
     async def find_own(caller: Principal) -> ShownAgent:
+        await shown.decide(caller)
         return shown.own(caller)
 
     own = describe(None if shown.has_others else shown.agent.name, find_own, url)
