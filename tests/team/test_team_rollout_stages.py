@@ -44,6 +44,7 @@ class Hub:
     new: Team
     answers: Any = 2
     exam: str = ""
+    old_fails: bool = False
     runs: int = 0
     checked: list[TraceContext] = field(default_factory=list)
     weights: list[tuple[Stage, int]] = field(default_factory=list)
@@ -94,6 +95,10 @@ class Hub:
         ) -> None:
             raise AssertionError(name)
 
+        async def examine(entry: Entry, chain: TraceContext) -> None:
+            assert chain.extension is not None
+            assert chain.extension.others[CHOSEN] == {"words": mark_of(self.new.digest)}
+
         async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
             self.runs -= 1
             return ["run-1"] if self.runs >= 0 else []
@@ -103,7 +108,8 @@ class Hub:
             dispatch=dispatch,
             open_record=open_record,
             count_calls=lambda entry: 0,
-            find_exam=lambda entry: self.exam,
+            examine=examine,
+            find_exam=lambda entry: self.exam if entry.digest == self.new.digest or self.old_fails else "",
             run_workflow=run_workflow,
             list_runs=list_runs,
             begin_chain=new_trace,
@@ -252,6 +258,10 @@ async def test_a_program_that_ends_or_an_exam_that_fails_sends_the_calls_back(hu
     hub.tell(hub.new, url="http://127.0.0.1:2", ends="1")
     await hub.run()
     await check_back(hub, "words-agent fails its exam: another shape")
+    assert hub.weights[-2] == ("check", 0)
+    hub.old_fails = True
+    hub.ask(steps=(100,))
+    assert (await hub.run()).active == hub.new.digest
 
 
 async def test_down_ends_a_rollout_and_runs_hold_the_digest_before(hub: Hub) -> None:

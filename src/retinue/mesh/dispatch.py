@@ -21,7 +21,6 @@ from retinue.core.errors import (
     CallTimedOutError,
     ExecutionFailedError,
     GuardError,
-    LookupFailedError,
     PolicyDeniedError,
     RetinueError,
     UnknownSkillError,
@@ -310,20 +309,13 @@ class Dispatcher:
                         call.listing, call.skill, call.principal.scopes, view=state.view
                     )
                     candidates = () if chosen is None else (chosen,)
-                try:
-                    candidates = candidates or await self.lookup.resolve_skill(
-                        call.skill,
-                        call.principal.scopes,
-                        version_range=call.version_range,
-                        agent=call.agent,
-                        view=state.view,
-                    )
-                except LookupFailedError:
-                    if self.rollouts is None:
-                        raise
-                    candidates = self.rollouts.find_members(call, state.view)
-                    if not candidates:
-                        raise
+                candidates = candidates or await self.lookup.resolve_skill(
+                    call.skill,
+                    call.principal.scopes,
+                    version_range=call.version_range,
+                    agent=call.agent,
+                    view=state.view,
+                )
                 if self.select is not None and call.agent is None and call.listing is None:
                     candidates = self.select(candidates, call.skill)
                 if self.rollouts is not None:

@@ -45,15 +45,17 @@ _log = structlog.get_logger("retinue.teams")
 class MeshOfRollout:
     """What a rollout needs of its hub.
 
-    ``open_record`` gives the whole record of an entry, ``count_calls`` its calls in flight, ``find_exam``
-    why an agent failed its entrance exam. ``run_workflow`` starts a workflow and waits for its end.
-    ``list_runs`` gives the runs that go on and chose this mark, or started before a time without a choice.
+    ``open_record`` gives the whole record of an entry, ``count_calls`` its calls in flight. ``examine``
+    makes the entrance exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it.
+    ``run_workflow`` starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and
+    chose this mark, or started before a time without a choice.
     """
 
     rollouts: Rollouts
     dispatch: Callable[[Call], Awaitable[Outcome]]
     open_record: Callable[[Entry], Awaitable[AgentRecord | None]]
     count_calls: Callable[[Entry], int]
+    examine: Callable[[Entry, TraceContext], Awaitable[None]]
     find_exam: Callable[[Entry], str]
     run_workflow: Callable[[str, Mapping[str, Any], Principal, TraceContext], Awaitable[None]]
     list_runs: Callable[[str, str, float], Awaitable[Sequence[str]]]
@@ -192,7 +194,17 @@ class RolloutStages:
         except TimeoutError:
             problem = f"its check did not end within {check.timeout_s:g} s"
             raise TeamRefusedError("check_failed", self.name, problem) from None
+        for entry in self._members(stored.new):
+            await self.mesh.examine(entry, self._chain(stored))
+        self._compare_exams(stored)
         self._enter(stored, "serve")
+
+    def _compare_exams(self, stored: StoredRollout) -> None:
+        """Raise TeamRefusedError for an agent that fails its exam, unless the one before fails it, too."""
+        failing = {entry.name for entry in self._members(stored.old) if self.mesh.find_exam(entry)}
+        for entry in self._members(stored.new):
+            if entry.name not in failing and (problem := self.mesh.find_exam(entry)):
+                raise TeamRefusedError("check_failed", self.name, f"{entry.name} fails its exam: {problem}")
 
     async def _serve(self, stored: StoredRollout) -> None:
         """Hold one weight, and compare the digests meanwhile."""
@@ -205,11 +217,7 @@ class RolloutStages:
                 raise TeamRefusedError("check_failed", self.name, "a program of it ended")
             if problem := find_worse(self._figures_of(stored.old), self._figures_of(stored.new)):
                 raise TeamRefusedError("check_failed", self.name, problem)
-            for entry in self._members(stored.new):
-                if problem := self.mesh.find_exam(entry):
-                    raise TeamRefusedError(
-                        "check_failed", self.name, f"{entry.name} fails its exam: {problem}"
-                    )
+            self._compare_exams(stored)
             if is_over:
                 break
             await self._pause(stored)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,6 +26,7 @@ from retinue.runtime.parts.children import find_teams_change
 from retinue.runtime.serving import end_task
 
 if TYPE_CHECKING:  # only states with rollouts load these
+    from retinue.hub.examiner import Examiner
     from retinue.hub.workflows import ChainChoice, RunStarter
     from retinue.mesh.directory.rollouts import Rollouts
     from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
@@ -74,6 +76,7 @@ class FollowedRollouts:
         calls = [rollout.for_calls(team) for team, rollout in sorted(stored.items())]
         self.rollouts.configure(calls, list(self._directory.list_held()))
         self._process.dispatcher.rollouts = self.rollouts
+        self._directory.find_hidden = self.rollouts.find_hidden
         if (starter := self._find_starter()) is not None and starter.chains is None:
             starter.chains = _choose_for_runs(starter, self.rollouts)
 
@@ -99,7 +102,7 @@ class FollowedRollouts:
     def _end(self) -> None:
         if self.rollouts is not None and (starter := self._find_starter()) is not None:
             starter.chains = None
-        self._process.dispatcher.rollouts = self.rollouts = None
+        self._process.dispatcher.rollouts = self.rollouts = self._directory.find_hidden = None
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -186,6 +189,22 @@ async def _lead(process: Process, followed: FollowedRollouts, team: str) -> None
         unsubscribe()
 
 
+def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
+    """An examiner whose questions go to the digest of a chain of calls, which no list shows yet."""
+    from retinue.core.call import Call, Outcome, TraceExtension
+    from retinue.hub.examiner import Examiner, ExamLimits
+    from retinue.settings_tables import ExamTable
+
+    others = {} if chain.extension is None else chain.extension.others
+    table = process.tables.get(ExamTable)
+
+    async def dispatch(call: Call) -> Outcome:
+        trace = call.trace.with_extension(TraceExtension(call.trace.allowance, others))
+        return await process.dispatcher.dispatch(replace(call, trace=trace, listing=None))
+
+    return Examiner(dispatch, ExamLimits(table.calls, table.timeout_s, table.dollars))
+
+
 def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
     from retinue.hub.workflows import RunStarter
     from retinue.mesh.directory.rollouts import CHOSEN
@@ -200,6 +219,12 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
     async def open_record(entry: Entry) -> Any:
         listing = await directory.open(entry)
         return None if listing is None else listing.record
+
+    async def examine(entry: Entry, chain: TraceContext) -> None:
+        listing = None if exams is None or exams.policy == "off" else await directory.open(entry)
+        if exams is not None and listing is not None:
+            result = await _make_examiner(process, chain).examine(listing, entry.name)
+            exams.put(entry, result)
 
     def find_exam(entry: Entry) -> str:
         result = None if exams is None else exams.find(entry)
@@ -235,6 +260,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         dispatch=dispatcher.dispatch,
         open_record=open_record,
         count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
+        examine=examine,
         find_exam=find_exam,
         run_workflow=run_workflow,
         list_runs=list_runs,
