@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     a2a,
     client,
+    cold_start,
     dashboard,
     discovery,
     dispatch,
@@ -30,10 +31,12 @@ from benchmarks import (
     think,
     workflows,
 )
+from benchmarks.simulation import run as simulation
 
 BENCHMARKS = {
     "a2a": a2a.measure,
     "client": client.measure,
+    "cold_start": cold_start.measure,
     "dashboard": dashboard.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
@@ -54,6 +57,7 @@ BENCHMARKS = {
     "ranking": ranking.measure,
     "search": search.measure,
     "startup": startup.measure,
+    "simulation": simulation.measure,
     "think": think.measure,
     "workflows": workflows.measure,
 }

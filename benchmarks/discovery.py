@@ -50,11 +50,11 @@ def measure() -> list[Figure]:
             print("  docker-registry is not installed (scripts/services): only the own door is measured")
         else:
             with docker_registry(Path(folder)) as url:
-                _run(lambda: _fill_over_http(url))
+                _run(lambda: fill_over_http(url))
                 figures += _compare("docker-registry", url, cold=1 / 5, refresh=1 / 12)
             figures += _publish_to_visible(Path(folder))
         layouts = Path(folder) / "layouts"
-        _run(lambda: _fill(LayoutRegistry(layouts)))
+        _run(lambda: fill(LayoutRegistry(layouts)))
         with Server("registry", str(layouts)) as endpoint:
             figures += _compare("own door", endpoint.url, cold=1 / 15, refresh=1 / 30)
     return figures
@@ -154,13 +154,15 @@ async def _publish_and_wait(registry: Registry, hub: Hub, number: int) -> float:
     return max(0.0, seen_at - pushed_at)
 
 
-async def _fill_over_http(url: str) -> None:
+async def fill_over_http(url: str, agents: int = AGENTS) -> None:
+    """Publish cards in the registry at a URL."""
     async with HttpClient() as http:
-        await _fill(HttpRegistry(url, http))
+        await fill(HttpRegistry(url, http), agents)
 
 
-async def _fill(registry: Registry) -> None:
-    waiting = iter(range(AGENTS))
+async def fill(registry: Registry, agents: int = AGENTS) -> None:
+    """Publish cards of agents that nobody serves."""
+    waiting = iter(range(agents))
 
     async def work() -> None:
         for number in waiting:

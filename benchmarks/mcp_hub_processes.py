@@ -94,22 +94,32 @@ def mcp_hub(agent: str, folder: Path) -> Iterator[tuple[str, int] | None]:
         yield f"{url}/mcp", pid
 
 
+def install_context_forge() -> Path | None:
+    """The folder of IBM's ContextForge; None, with a line that says so, where it cannot be installed."""
+    place = TOOLS / "contextforge"
+    python, gateway = str(place / "bin" / "python"), place / "bin" / "mcpgateway"
+    if gateway.is_file():
+        return place
+    uv = str(next(TOOLS.glob("uv-*/bin/uv")))
+    for command in (
+        [uv, "venv", "-q", "-p", sys.executable, str(place)],
+        [uv, "pip", "install", "-q", "-p", python, CONTEXT_FORGE],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            print(f"  ContextForge is left out: {done.stderr[-200:].strip()}", flush=True)
+            return None
+    return place
+
+
 @contextmanager
 def context_forge(agent: str, folder: Path) -> Iterator[tuple[str, int, str] | None]:
     """IBM's ContextForge before the agent, with a token for it; None where it cannot be installed."""
-    place = TOOLS / "contextforge"
+    place = install_context_forge()
+    if place is None:
+        yield None
+        return
     python, gateway = str(place / "bin" / "python"), str(place / "bin" / "mcpgateway")
-    if not Path(gateway).is_file():
-        uv = str(next(TOOLS.glob("uv-*/bin/uv")))
-        for command in (
-            [uv, "venv", "-q", "-p", sys.executable, str(place)],
-            [uv, "pip", "install", "-q", "-p", python, CONTEXT_FORGE],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            if done.returncode:
-                print(f"  ContextForge is left out: {done.stderr[-200:].strip()}", flush=True)
-                yield None
-                return
     key, password = secrets.token_hex(32), f"Pw-{secrets.token_hex(12)}"
     # its limit of calls is lifted, and it may call this machine
     environment = os.environ | {

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.figures import Figure
+from benchmarks.policies_beside import measure_context_forge
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Call, Principal
@@ -55,6 +56,10 @@ def measure() -> list[Figure]:
             target=20,
         ),
         Figure("load and check 100 policies", _measure(lambda: make_gate(100), 1) / 1000, "ms"),
+    ]
+    figures += [
+        Figure(f"plugins of ContextForge, {count}, {CONCERNED} concern the tool", spent, "µs")
+        for count, spent in measure_context_forge(COUNTS, CONCERNED).items()
     ]
     for count in COUNTS:
         spent_ms, stall_ms = _measure_list(count)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import orjson
 
+from benchmarks import views
 from benchmarks.figures import Figure
 from retinue.core.record import Listing
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
@@ -42,7 +43,8 @@ WORDS = ["plan", "build", "test", "review", "deploy", "measure", "translate", "f
 
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        return [figure for part in ("discover", "open") for figure in _ask(part, folder)]
+        figures = [figure for part in ("discover", "open") for figure in _ask(part, folder)]
+    return [*figures, *views.measure()]
 
 
 def _ask(part: str, folder: str) -> Iterator[Figure]:

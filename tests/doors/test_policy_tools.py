@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from mcp.types import CallToolResult
 from retinue.cli.program import program
 from retinue.mesh.observing.metrics import Figures
 from retinue.policies.policy_set import load_policies
+from retinue.runtime.loading.policy_files import PolicyFiles
 from retinue.runtime.parts.audit import RecordedCalls
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.audit_store import SqliteAudit
 from retinue.web.issued_tokens import TokenFile
-from tests.doors.test_policies import ON_REFUNDS, Bank, open_bank
+from tests.doors.test_policies import ON_REFUNDS, Bank, open_bank, write_policies
 from tests.mcp.clients import connect, texts
 from tests.system import System, Wire
 
@@ -141,3 +143,49 @@ async def test_the_owner_switches_all_policies_while_the_hub_runs_and_counts_wha
     await bank.hub.process.get(LoadedPolicies).read_figures(figures)
     counts = figures.values["retinue_policy_decisions_total"]
     assert (counts["deny", "closed"], counts["watch_deny", "closed"]) == (2, 1)
+
+
+async def test_an_explanation_for_another_caller_has_the_scopes_of_its_token(
+    system: System, wire: Wire
+) -> None:
+    text = f'@id("members") forbid({ON_REFUNDS}) unless {{ principal.scopes.contains("mesh") }};'
+    bank = await open_bank(system, wire, text)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    TokenFile(system.state.keys).issue(("exposed",), name="ann")
+    TokenFile(system.state.keys).issue(("exposed", "mesh"), name="bob")
+    for caller, verdict, is_assumed in (
+        ("token:ann", "deny", False),
+        ("token:bob", "allow", False),
+        ("clerk", "allow", True),
+        ("jwt:eve", "allow", True),
+    ):
+        arguments = ("bank/refund", '{"amount": 3}', "--as", caller, "--json")
+        reply = read_json((await run("policy", "explain", *arguments)).stdout)
+        assert (reply["verdict"], "scopes_assumed" in reply) == (verdict, is_assumed), caller
+
+
+async def test_files_are_read_in_a_thread_and_a_reading_that_was_overtaken_is_dropped(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = await open_bank(system, wire, NONE)
+    loaded, load, threads = bank.hub.process.get(LoadedPolicies), PolicyFiles.load, list[str]()
+    may_go_on = threading.Event()
+
+    def wait_in_thread(self: PolicyFiles, *arguments: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        policies = load(self, *arguments, **options)
+        if threading.current_thread() is not threading.main_thread():
+            may_go_on.wait(10)
+        return policies
+
+    monkeypatch.setattr(PolicyFiles, "load", wait_in_thread)
+    reading = asyncio.create_task(loaded.reload_in_thread())
+    while not threads:
+        await asyncio.sleep(0.001)
+    write_policies(system, LARGE)
+    loaded.reload()
+    may_go_on.set()
+    await reading
+    assert threads[0] != threading.main_thread().name
+    assert loaded.gate is not None
+    assert [policy.id for policy in loaded.gate.engine.policies.policies] == ["large"]

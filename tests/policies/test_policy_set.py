@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cedarpy
 import pytest
 
 from retinue.core.errors import InvalidSettingError
@@ -106,3 +107,19 @@ def test_scopes_of_the_caller_and_arguments_of_that_name_are_read() -> None:
         && context.args.scopes.contains("x") && context.args has a.scopes && context.args.a.scopes == "y" """
     (policy,) = load(f'@id("a") forbid({CALL}) when {{ {text} }};').policies
     assert policy.reads.arguments == {("scopes",): "texts", ("a", "scopes"): "text"}
+
+
+def test_a_large_file_is_parsed_in_parts_and_an_error_names_its_place_in_the_whole() -> None:
+    def write(number: int, condition: str = '"a;\\"b" == "//;"') -> str:
+        return f'// one; "two\n@id("p{number}") forbid(principal, action, resource) when {{ {condition} }};\n'
+
+    text = "".join(map(write, range(60)))
+    policies = load_policies({"p.cedar": text}).policies
+    assert [policy.id for policy in policies] == [f"p{number}" for number in range(60)]
+    assert policies[59].body == load_policies({"p.cedar": write(59)}).policies[0].body
+    broken = text + write(60, "1 +")
+    with pytest.raises(InvalidSettingError, match=r"p\.cedar: not Cedar") as refused:
+        load_policies({"p.cedar": broken})
+    with pytest.raises(ValueError) as told:  # the text of the parser is compared
+        cedarpy.policies_to_json_str(broken)
+    assert str(told.value) in refused.value.message

@@ -6,7 +6,9 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import urllib3
 
@@ -24,27 +26,52 @@ def _metrics(url: str) -> str:
 
 
 def _calls(url: str, count: int) -> list[float]:
-    """Call the agent over a new connection each; the seconds that each call took."""
+    """Call the agent over a new connection each, by turns over MCP; the seconds that each call took."""
     spent_s = []
-    for _ in range(count):
+    for number in range(count):
         began = time.monotonic()
-        reply = urllib3.request(
-            "POST",
-            f"{url}/agents/one-agent/execute",
-            json={"jsonrpc": "2.0", "method": "who", "id": 1},
-            headers=_ONCE,
-            timeout=30.0,
-            retries=False,
-        )
-        assert reply.json()["result"] == "one"
+        assert (_call_tool(url) if number % 2 else _call(url)) == "one"
         spent_s.append(time.monotonic() - began)
     return spent_s
+
+
+def _call(url: str) -> str:
+    request = {"jsonrpc": "2.0", "method": "who", "id": 1}
+    result: str = _post(f"{url}/agents/one-agent/execute", request, {})["result"]
+    return result
+
+
+def _call_tool(url: str) -> str:
+    tool, prefix = "one-agent__who", "io.modelcontextprotocol/"
+    meta = {
+        f"{prefix}protocolVersion": "2026-07-28",
+        f"{prefix}clientInfo": {"name": "test", "version": "1"},
+        f"{prefix}clientCapabilities": {},
+    }
+    params = {"name": tool, "arguments": {}, "_meta": meta}
+    head = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": tool,
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    reply = _post(f"{url}/mcp", request, head)
+    assert "result" in reply, reply
+    text: str = reply["result"]["content"][0]["text"]
+    return text
+
+
+def _post(url: str, request: object, head: Mapping[str, str]) -> Any:
+    headers = {**_ONCE, **head}
+    return urllib3.request("POST", url, json=request, headers=headers, timeout=30.0, retries=False).json()
 
 
 def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
     tmp_path: Path, retinue_home: Path, port: int
 ) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    agent.write_text(agent.read_text().replace("read_only", "expose=True, read_only"))
     with (
         program("hub", "--bare", "--processes", "2", "--port", str(port), cwd=tmp_path) as hub,
         program("serve", str(agent), cwd=tmp_path) as served,

@@ -69,3 +69,15 @@ async def test_a_hub_that_is_killed_in_the_middle_goes_on(upgrades: Upgrades) ->
     row = upgrades.read_row()
     assert (row["active"], row["before"]) == (second, first)
     assert upgrades.list_mixed() == []
+
+
+async def test_the_processes_of_a_hub_follow_one_weight(upgrades: Upgrades) -> None:
+    upgrades.start_hub("--processes", "2")
+    first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
+    assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
+    async with upgrades.loaded():
+        up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "1")
+        assert await asyncio.to_thread(up.wait) == 0, up.output
+        await asyncio.sleep(1.0)
+        assert upgrades.answers[-1] == ["1.1.0", "1.1.0"]
+    assert (upgrades.failures, upgrades.list_mixed()) == ([], [])

@@ -86,8 +86,10 @@ class Upgrades:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start_hub(self) -> Program:
-        hub = self.stack.enter_context(program("hub", "--bare", "--port", str(self.port), cwd=self.folder))
+    def start_hub(self, *options: str) -> Program:
+        hub = self.stack.enter_context(
+            program("hub", "--bare", "--port", str(self.port), *options, cwd=self.folder)
+        )
         hub.wait_for("hub at")
         return hub
 

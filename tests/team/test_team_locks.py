@@ -37,6 +37,9 @@ def package_lock(**change: object) -> bytes:
 
 def test_a_package_lock_names_the_version_and_a_hash_of_everything() -> None:
     assert check_package_lock(package_lock(), "server", "1.2.3", "imports.x") == 1
+    omitted = package_lock().replace(b'"resolved":"https://registry.npmjs.org/x.tgz",', b"")
+    assert b"resolved" not in omitted
+    assert check_package_lock(omitted, "server", "1.2.3", "imports.x") == 1
     assert list_packages("package-lock.json", package_lock())["server"].shown == "1.2.3 (MIT)"
     for content, problem in (
         (package_lock(version="1.2.4"), "has server 1.2.4, not 1.2.3"),

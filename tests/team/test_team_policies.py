@@ -17,11 +17,13 @@ from retinue.policies.policy_set import load_policies
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.loading.policy_files import PolicyFiles
 from retinue.runtime.teams.programs import CONFIG
+from retinue.runtime.teams.rollout import StoredRollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.settings_tables import PolicyTable
 from retinue.storage.state import State
 from tests.team.conftest import WriteTeam
 
+NEXT = "sha256:" + "2" * 64
 SCOPE = TeamScope("words", frozenset({"counter", "files"}))
 NO_LONG = """
 @id("short") @reason("texts are short")
@@ -137,6 +139,13 @@ async def test_the_policies_of_a_team_count_while_it_runs(
     assert [(policy.id, policy.agents) for policy in policies.policies] == [
         ("words/short", frozenset({"words-agent"}))
     ]
+    with store.changing("words"):
+        store.install("words", NEXT, {CONFIG: config, **content})
+    rollout = StoredRollout(team.digest, NEXT, "1.1.0", (5,), 0.0, 0.0, stage="serve")
+    store.write_row(TeamRow("words", team.digest, names=sorted(team.names), rollout=rollout.as_json()))
+    both = files.load(PolicyTable())
+    assert both is not None
+    assert [policy.id for policy in both.policies] == ["words/short", "words@222222222222/short"]
     store.write_row(TeamRow("words", None, before=team.digest))
     assert files.look() != seen
     assert files.load(PolicyTable(), before=seen) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.teams.programs import CONFIG, child_name
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
-from retinue.runtime.teams.rollout import Stage, StoredRollout, choose_digest, list_rollouts
+from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.package import Team
@@ -44,6 +44,7 @@ class Hub:
     new: Team
     answers: Any = 2
     exam: str = ""
+    old_fails: bool = False
     runs: int = 0
     checked: list[TraceContext] = field(default_factory=list)
     weights: list[tuple[Stage, int]] = field(default_factory=list)
@@ -94,18 +95,23 @@ class Hub:
         ) -> None:
             raise AssertionError(name)
 
-        async def holds_runs(team: str, mark: str, before: float) -> bool:
+        async def examine(entry: Entry, chain: TraceContext) -> None:
+            assert chain.extension is not None
+            assert chain.extension.others[CHOSEN] == {"words": mark_of(self.new.digest)}
+
+        async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
             self.runs -= 1
-            return self.runs >= 0
+            return ["run-1"] if self.runs >= 0 else []
 
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
             dispatch=dispatch,
             open_record=open_record,
             count_calls=lambda entry: 0,
-            find_exam=lambda entry: self.exam,
+            examine=examine,
+            find_exam=lambda entry: self.exam if entry.digest == self.new.digest or self.old_fails else "",
             run_workflow=run_workflow,
-            holds_runs=holds_runs,
+            list_runs=list_runs,
             begin_chain=new_trace,
             apply=self.apply,
         )
@@ -175,13 +181,16 @@ async def test_a_rollout_goes_through_its_stages_and_makes_the_new_digest_that_o
 @pytest.mark.parametrize("stage", ["asked", "start", "check", "serve", "drain", "back"])
 async def test_a_killed_hub_goes_on_with_the_stage_that_was_written(hub: Hub, stage: Stage) -> None:
     hub.ask(stage=stage, step=1 if stage == "serve" else 0, entered_at=1.0)
+    begin_again(hub.state, 2.0)
+    hub.weights.clear()
     row = await hub.run()
     assert row.rollout == {}
     if stage == "back":
         assert row.active == hub.old.digest
     elif stage != "drain":
         assert row.active == hub.new.digest
-        assert ("serve", 5) not in hub.weights or stage != "serve"
+        assert hub.weights[0][1] == 0, "its programs are checked again"
+        assert (("serve", 5) in hub.weights) is (stage != "serve")
 
 
 async def check_back(hub: Hub, *reasons: str) -> None:
@@ -249,6 +258,10 @@ async def test_a_program_that_ends_or_an_exam_that_fails_sends_the_calls_back(hu
     hub.tell(hub.new, url="http://127.0.0.1:2", ends="1")
     await hub.run()
     await check_back(hub, "words-agent fails its exam: another shape")
+    assert hub.weights[-2] == ("check", 0)
+    hub.old_fails = True
+    hub.ask(steps=(100,))
+    assert (await hub.run()).active == hub.new.digest
 
 
 async def test_down_ends_a_rollout_and_runs_hold_the_digest_before(hub: Hub) -> None:

@@ -24,6 +24,9 @@ Clock = Callable[[], float]
 TakeRate = Callable[[str, float, int], float]
 """Takes one call of a caller at a rate per second and a burst; returns 0, or the seconds to wait."""
 
+NoteInFlight = Callable[[int], int]
+"""Notes how many calls are in flight here; returns those in flight in the other processes of a hub."""
+
 
 class TokenBucket:
     """Allows ``rate_per_s`` calls on average and bursts of ``burst``."""
@@ -61,7 +64,8 @@ class LimitSettings:
 class ProcessLimits:
     """The limits of one process; each `admit` that succeeds is followed by one `release`.
 
-    ``take_rate`` counts the rate of callers where several processes have it in common.
+    ``take_rate`` counts the rate of callers where several processes have it in common, and
+    ``note_in_flight`` the calls in flight.
     """
 
     def __init__(
@@ -69,7 +73,9 @@ class ProcessLimits:
         settings: LimitSettings | None = None,
         clock: Clock = time.monotonic,
         take_rate: TakeRate | None = None,
+        note_in_flight: NoteInFlight | None = None,
     ) -> None:
+        self._note_in_flight = note_in_flight
         self._take_rate = take_rate or self._take_own
         self._settings = settings or LimitSettings()
         self.is_rated = self._settings.rate_per_s is not None
@@ -96,11 +102,15 @@ class ProcessLimits:
     def admit(self, caller: str) -> None:
         """Admit one call; raises BusyError with the time to retry."""
         settings = self._settings
-        if self._in_flight >= settings.max_in_flight:
+        note = self._note_in_flight
+        in_flight = self._in_flight if note is None else self._in_flight + note(self._in_flight)
+        if in_flight >= settings.max_in_flight:
             raise BusyError(f"{settings.max_in_flight} calls in flight", 1.0)
         if self.is_rated:
             self.take(caller)
         self._in_flight += 1
+        if note is not None:
+            note(self._in_flight)
 
     def take(self, caller: str) -> None:
         """Count one call or read of a caller; raises BusyError with the time to retry."""
@@ -114,6 +124,8 @@ class ProcessLimits:
     def release(self) -> None:
         """End an admitted call."""
         self._in_flight -= 1
+        if self._note_in_flight is not None:
+            self._note_in_flight(self._in_flight)
 
     def _take_own(self, caller: str, rate_per_s: float, burst: int) -> float:
         bucket = self._buckets.get(caller)

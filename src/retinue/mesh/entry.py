@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TypeVar, get_args
 
 from retinue.core.record import (
+    AgentRecord,
     Health,
     Listing,
     ListingKey,
@@ -149,9 +150,7 @@ def entry_of(listing: Listing) -> Entry:
         listing.owner,
         listing.published_at,
         tuple(skill.id for skill in record.skills),
-        "".join(
-            skill.visibility[0] if skill.listed else skill.visibility[0].upper() for skill in record.skills
-        ),
+        kinds_of(record),
         tuple(dict.fromkeys((role, skill.visibility[0]) for skill in record.skills for role in skill.roles)),
         record.labels,
         listing.enabled,
@@ -163,6 +162,14 @@ def entry_of(listing: Listing) -> Entry:
         listing.signature,
         listing.source_trust,
     )
+
+
+def kinds_of(record: AgentRecord) -> str:
+    """The visibility of each skill, as in `Entry.kinds`."""
+    letters = (
+        skill.visibility[0] if skill.listed else skill.visibility[0].upper() for skill in record.skills
+    )
+    return "".join(letters)
 
 
 def make_entry(

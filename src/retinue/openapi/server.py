@@ -108,6 +108,7 @@ class DocumentEndpoint:
         builder, slices = DocumentBuilder(), _Slices()
         for method, path, operation in list_operations(_list_declared(self._list_routes())):
             builder.add_route(method, path, operation)
+        await self._shown.decide(caller)
         own = self._shown.own(caller)
         await _add_agent(builder, own, "", slices, named=False)
         left_out: list[str] = []

@@ -56,6 +56,9 @@ class ShownAgents(Protocol):
     def own(self, caller: Principal) -> ShownAgent:
         """The process's own agent; without scopes where the caller does not see it."""
 
+    async def decide(self, caller: Principal) -> None:
+        """Decide what the caller may list of the process's own agent, while others run, before `own`."""
+
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
         """The agent of a name. ``for_call`` as in `Directory.ensure_fresh`; the record is whole then.
 
@@ -103,7 +106,6 @@ class OwnAgent:
         return self.own(caller, for_call=for_call)
 
     async def decide(self, caller: Principal) -> None:
-        """Decide what the caller may list of the agent, while others run."""
         record = self._read(self.agent.revision)
         listing = Listing(record, LOCAL_SOURCE, self.agent.name)
         await decide_listings(self._access.view_of(caller), [listing])
@@ -143,6 +145,9 @@ class MeshAgents:
 
     def own(self, caller: Principal) -> ShownAgent:
         return self._own.own(caller)
+
+    async def decide(self, caller: Principal) -> None:
+        await self._own.decide(caller)
 
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
         if name == self.agent.name and self._own.is_seen(caller):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from retinue.mesh.observing.metrics import BoundedNames, Figures, Labels
 from retinue.policies.decision import Decision
@@ -39,6 +41,23 @@ class DecisionFigures:
         for name in [self._names(policy.id) for policy in decision.policies] or [""]:
             key = (verdict, name)
             self._counts[key] = self._counts.get(key, 0) + 1
+
+    def take(self) -> list[list[list[Any]]]:
+        """The counts as rows for `add` of another process; here they begin again at 0."""
+        counts = [[*key, count] for key, count in self._counts.items()]
+        hits = [[*key, count] for key, count in self.hits.items()]
+        self._counts.clear()
+        self.hits.clear()
+        return [counts, hits]
+
+    def add(self, taken: Sequence[Sequence[Sequence[Any]]]) -> None:
+        """Add the counts of another process of the hub, as `take` gives them."""
+        counts, hits = taken or ((), ())
+        for verdict, name, count in counts:
+            key = (verdict, self._names(name) if name else "")
+            self._counts[key] = self._counts.get(key, 0) + count
+        for name, verdict, count in hits:
+            self.hits[name, verdict] += count
 
     def read(self, figures: Figures) -> None:
         """Add the counts to ``figures``."""

@@ -22,7 +22,7 @@ from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.mesh.admission import Admission, ProcessLimits, TakeRate
+from retinue.mesh.admission import Admission, NoteInFlight, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.overrides import make_overrides
@@ -78,7 +78,7 @@ from retinue.workflows.runs.ports import Body, Runs
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """What several processes of one hub count together: chains of calls by their id, and rates of callers.
+    """What several processes of one hub count together: chains of calls, rates of callers, calls in flight.
 
     ``hub_id`` names the hub in traces; None for a process that is no hub.
     """
@@ -86,6 +86,7 @@ class Chains:
     hub_id: str | None = None
     make_id: Callable[[], str] = new_id
     take_rate: TakeRate | None = None
+    note_in_flight: NoteInFlight | None = None
 
 
 OpenRuns = Callable[[Body, Sequence[HostedWorkflow]], AbstractAsyncContextManager[Runs]]
@@ -385,7 +386,9 @@ def make_dispatcher(
         signer=peers.signer,
         make_id=chains.make_id,
     )
-    limits = ProcessLimits(limit_settings(settings.limits), take_rate=chains.take_rate)
+    limits = ProcessLimits(
+        limit_settings(settings.limits), take_rate=chains.take_rate, note_in_flight=chains.note_in_flight
+    )
     agent_stats = AgentStatsTable()
     return Dispatcher(
         agent=HUB_NAME,

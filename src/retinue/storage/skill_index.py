@@ -132,10 +132,11 @@ class SqliteTextIndex:
                     for skill in text.skills:
                         skill_id = next_id << _VISIBILITY_BITS | _KINDS.index(skill.visibility)
                         next_id += 1
-                        rows.append((skill_id, listing, skill.skill_id, skill.length))
+                        length = skill.length
+                        rows.append((skill_id, listing, skill.skill_id, length))
                         contents.append((skill_id, *skill.fields))
                         added.update(skill.stems)
-                        self._length += skill.length
+                        self._length += length
                 self._skills = (self._skills or 0) + len(rows)
                 connection.executemany("INSERT INTO search_skills VALUES (?, ?, ?, ?)", rows)
                 connection.executemany(

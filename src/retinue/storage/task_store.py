@@ -1,8 +1,9 @@
 """Stores the tasks of one process in a SQLite file, so that they survive a restart, and prunes old tasks.
 
-Each process takes the first free file of its agent, ``tasks/NAME-1.db`` upward for A2A and
+A process takes the first free file of its agent, ``tasks/NAME-1.db`` upward for A2A and
 ``tasks/NAME~messages-1.db`` upward for messages, and holds its lock while it runs. So no other process writes
-to the file. A task that has not ended when the file is opened belonged to a process that is gone; it is ended
+to the file, except those of one hub: there the leader holds the lock, and each process ends its own tasks.
+A task that has not ended when the file is opened belonged to a process that is gone; it is ended
 with the reason. A commit is not synced to the disk: it survives the end of the process, and at a
 power failure the last ones may be lost.
 """
@@ -33,13 +34,13 @@ from retinue.storage.state import State
 
 _VERSION = 1
 _SCHEMA = """
-CREATE TABLE tasks (
+CREATE TABLE IF NOT EXISTS tasks (
     id TEXT NOT NULL PRIMARY KEY, agent TEXT NOT NULL, owner TEXT NOT NULL, context TEXT NOT NULL,
     state TEXT NOT NULL, ended INTEGER NOT NULL, updated_ms INTEGER NOT NULL, body BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX tasks_by_age ON tasks (agent, owner, updated_ms DESC, id);
-CREATE INDEX tasks_ended ON tasks (ended, updated_ms);
-CREATE TABLE push_configs (
+CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (agent, owner, updated_ms DESC, id);
+CREATE INDEX IF NOT EXISTS tasks_ended ON tasks (ended, updated_ms);
+CREATE TABLE IF NOT EXISTS push_configs (
     task TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (task, id)
 ) WITHOUT ROWID;
 """
@@ -88,7 +89,7 @@ class TaskStore:
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, lock: FileLock, path: Path, keep: int, keep_s: float
+        self, connection: sqlite3.Connection, lock: FileLock | None, path: Path, keep: int, keep_s: float
     ) -> None:
         self._connection = connection
         self._lock = lock
@@ -97,6 +98,17 @@ class TaskStore:
         self._keep_s = keep_s
         self._until_pruned = _PRUNE_EVERY
         self._last_ms = 0
+
+    @classmethod
+    def share(cls, state: State, agent: str, *, keep: int = 10_000, keep_days: float = 30.0) -> TaskStore:
+        """Open the first file of an agent, which another process of the same hub holds."""
+        with storage_errors(state.tasks):
+            make_folder(state.tasks)
+        path = state.tasks_file(agent, 1)
+        try:
+            return cls(_connect(path), None, path, keep, keep_days * _DAY_S)
+        except sqlite3.Error as error:
+            raise _explain(error, path) from error
 
     @classmethod
     def open(
@@ -213,13 +225,18 @@ class TaskStore:
         position = (shown[-1][0], shown[-1][1]) if len(rows) > limit else None
         return TaskPage([orjson.loads(row[2]) for row in shown], total, position)
 
-    def end_unfinished(self, end: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]) -> list[str]:
+    def end_unfinished(
+        self,
+        end: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]],
+        owns: Callable[[str], bool] = lambda task_id: True,
+    ) -> list[str]:
         """End the tasks that a process left unfinished; ``end`` gives the state and JSON of each.
 
-        Returns the ids.
+        ``owns`` tells which were those of this process, by their ids. Returns the ids.
         """
         with self._writing() as connection:
             rows = connection.execute("SELECT id, body FROM tasks WHERE ended = 0").fetchall()
+            rows = [row for row in rows if owns(row[0])]
             for task_id, body in rows:
                 state, ended = end(orjson.loads(body))
                 connection.execute(
@@ -267,7 +284,8 @@ class TaskStore:
     def close(self) -> None:
         """Close the file and give it free."""
         self._connection.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -300,7 +318,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif version != _VERSION:
             raise StateError(
                 f"{path} has schema version {version}; this Retinue reads version {_VERSION}",

@@ -91,8 +91,9 @@ class Mesh:
         self, chain: str = "", *, skill: str = "count", agent: str | None = None, **fields: object
     ) -> object:
         principal = fields.pop("principal", ANONYMOUS)
+        listing_id = fields.pop("listing", None)
         trace = fields.pop("trace", None) or TraceContext(id=chain, trusted=True, **fields)  # type: ignore[arg-type]
-        call = Call("1", skill, {}, principal, "execute", trace, agent)  # type: ignore[arg-type]
+        call = Call("1", skill, {}, principal, "execute", trace, agent, listing=listing_id)  # type: ignore[arg-type]
         return (await self.dispatcher.dispatch(call)).get()
 
 
@@ -101,6 +102,7 @@ def mesh() -> Mesh:
     directory, agents = Directory(MemoryListings()), Agents()
     rollouts = Rollouts(directory.set_enabled)
     directory.subscribe(rollouts.note)
+    directory.find_hidden = rollouts.find_hidden
     dispatcher = Dispatcher("retinue", directory, lambda listing: agents, Admission(), rollouts=rollouts)
     made = Mesh(directory, dispatcher, rollouts, agents)
     directory.upsert(agent("word", OLD))
@@ -150,6 +152,8 @@ async def test_a_chain_keeps_its_digest_by_its_trace_while_the_weight_rises(mesh
 async def test_a_run_of_before_the_rollout_keeps_the_old_digest(mesh: Mesh) -> None:
     mesh.roll(100)
     assert await mesh.call("5", principal=RUN, depth=1) == OLD_MARK
+    listing_id = agent("word", NEW).id
+    assert await mesh.call("8", principal=RUN, depth=0, listing=listing_id) == NEW_MARK, "an exam"
     chosen = TraceExtension(None, {CHOSEN: {"words": NEW_MARK}})
     assert await mesh.call("6", principal=RUN, depth=1, extension=chosen) == NEW_MARK
 
@@ -173,6 +177,10 @@ async def test_an_agent_that_only_the_new_digest_has_is_there_for_its_chains(mes
     mesh.roll(50)
     rollout = mesh.rollouts.rollouts[0]
     assert await mesh.call(chain_of(rollout, NEW_MARK), skill="edit", agent="editor") == NEW_MARK
+    # a step of a run chooses before it calls
+    assert (await mesh.directory.resolve_skill("edit", MESH))[0].name == "editor"
+    assert mesh.directory.find_by_skill("edit", MESH) == ()
+    mesh.roll(0)
     with pytest.raises(UnknownAgentError):
         await mesh.call(chain_of(rollout, OLD_MARK), skill="edit", agent="editor")
 

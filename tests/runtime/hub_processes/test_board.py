@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.errors import InvalidSettingError
+from retinue.core.errors import BusyError, InvalidSettingError
+from retinue.mesh.admission import LimitSettings, ProcessLimits
 from retinue.runtime.hub_processes.board import Board
-from retinue.runtime.hub_processes.front import own_trace_ids, owner_of
 from retinue.runtime.hub_processes.parent import count_processes
-from retinue.runtime.hub_processes.place import HubPlace, take_place
+from retinue.runtime.hub_processes.place import HubPlace, own_names, owner_of, take_place
+from retinue.storage.state import State
+from retinue.storage.task_store import StoredTask, TaskStore
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_a_process_gives_way_to_one_that_serves_and_has_fewer_connections(boards
 
 def test_a_process_counts_the_chains_that_it_begins(tmp_path: Path) -> None:
     for index in range(3):
-        make = own_trace_ids(HubPlace(index, 3, tmp_path, "hub-1", 0, 0))
+        make = own_names(HubPlace(index, 3, tmp_path, "hub-1", 0, 0))
         assert {owner_of(make().encode(), 3) for _ in range(20)} == {index}
 
 
@@ -69,3 +71,30 @@ def test_a_number_of_processes_out_of_range_is_refused() -> None:
         count_processes(65)
     with pytest.raises(InvalidSettingError, match="not a number"):
         count_processes("many")
+
+
+def test_calls_in_flight_are_limited_over_all_processes(boards: list[Board]) -> None:
+    settings = LimitSettings(max_in_flight=3)
+    first, second = (ProcessLimits(settings, note_in_flight=board.note_in_flight) for board in boards)
+    first.admit("a")
+    first.admit("a")
+    second.admit("a")
+    for limits in (first, second):
+        with pytest.raises(BusyError):
+            limits.admit("a")
+    first.release()
+    second.admit("a")
+    boards[0].note_ended(1)
+    first.admit("a")
+
+
+def test_the_tasks_of_all_processes_are_in_one_file_and_each_ends_its_own(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    leading, sharing = TaskStore.open(state, "retinue"), TaskStore.share(state, "retinue")
+    for store, task_id in ((leading, "a"), (sharing, "b")):
+        store.save(StoredTask(task_id, "web", "owner", "context", "working", False, {"id": task_id}))
+    assert {task["id"] for task in leading.list_page("web", "owner").tasks} == {"a", "b"}
+    assert sharing.end_unfinished(lambda task: ("failed", task), lambda task_id: task_id == "b") == ["b"]
+    assert leading.end_unfinished(lambda task: ("failed", task)) == ["a"]
+    sharing.close()
+    leading.close()

@@ -12,7 +12,9 @@ from typing import Any, cast
 
 import pytest
 
+from retinue.approvals.records import ApprovalRequest, MemoryApprovals
 from retinue.authoring.agent import Agent
+from retinue.core.errors import BusyError, UnknownApprovalError
 from retinue.core.record import Listing
 from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
@@ -21,12 +23,15 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.observing.call_figures import CallFigures
 from retinue.parts.process import Process
+from retinue.policies.counts import Count, MemoryCounts
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import LeaderExchange
+from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts, answer_policies
 from retinue.runtime.hub_processes.place import HubPlace
 from retinue.runtime.parts.audit import AuditLog
 from retinue.runtime.serving import HttpServer, Stop
+from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.listing_store import SqliteListings
 from tests.mesh.scripted import make_listing
 from tests.system import WAIT_S
@@ -61,6 +66,7 @@ class Hub:
     stats: AgentStatsTable
     leader: Leader
     follower: DirectoryFollower
+    exchange: LeaderExchange
 
 
 @pytest.fixture
@@ -92,7 +98,9 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
         follower = DirectoryFollower(followed, own, stats, lambda: forwarder.session(0))
         tasks = [asyncio.create_task(follower.run()), asyncio.create_task(leader.send_notes())]
         await asyncio.wait_for(follower.is_current.wait(), WAIT_S)
-        yield Hub(shelf, led, dispatcher.agent_stats, figures, rows, followed, stats, leader, follower)
+        yield Hub(
+            shelf, led, dispatcher.agent_stats, figures, rows, followed, stats, leader, follower, exchange
+        )
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -167,3 +175,55 @@ async def test_a_process_that_missed_changes_reads_all_of_them(hub: Hub, tmp_pat
     hub.followed.upsert(replace(make_listing("stale", digest="9"), key="agents/stale"))
     await hub.follower.read_all()
     assert [entry.name for entry in hub.followed.list_entries()] == ["first"]
+
+
+async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub: Hub) -> None:
+    counts, approvals, inputs = MemoryCounts(), MemoryApprovals(), list[Any]()
+
+    async def open_counts() -> MemoryCounts:
+        return counts
+
+    async def open_approvals() -> MemoryApprovals:
+        return approvals
+
+    class Audit:
+        append_inputs = inputs.append
+
+    answer_policies(hub.exchange, open_counts, open_approvals, cast(SqliteAudit, Audit()))
+    two = Count("two", 2, 3600.0)
+    led = LedCounts(hub.leader)
+    assert await led.take([two]) is None
+    assert await counts.take([two]) is None, "a call that the leader answers"
+    refusal = await led.take([Count("many", 9, 60.0), two])
+    assert refusal is not None
+    assert refusal.count == two
+    assert 3500 < refusal.wait_s <= 3600
+    assert (await led.find_refusal([two])) is not None
+    await led.give_back([two])
+    assert await led.find_refusal([two]) is None
+    assert await counts.take([two]) is None
+
+    store = LedApprovals(hub.leader)
+    request = ApprovalRequest(caller="token:a", agent="bank", version="1", skill="pay", arguments={"sum": 1})
+    asked = await store.ask(request, expires_s=60.0)
+    assert asked.request == request
+    assert await store.ask(request, expires_s=60.0) == asked == await store.find(asked.id)
+    assert await store.find("unknown") is None
+    assert (await approvals.answer(asked.id, "yes", "owner")).state == "approved"
+    uses = [await store.use(asked.id, asked.digest, "key", once=True) for _ in range(2)]
+    assert uses == [True, False]
+    await store.keep_outcome(asked.id, "key", {"value": 1})
+    used = await store.find_used(asked.digest, "key")
+    assert used is not None
+    assert used.outcome == {"value": 1}
+    with pytest.raises(UnknownApprovalError):
+        await store.answer("unknown", "no", "owner")
+    hub.leader.append_inputs({"call": "1"})
+    await _until(lambda: inputs == [{"call": "1"}])
+
+
+async def test_no_call_is_counted_while_no_process_leads(tmp_path: Path) -> None:
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    with pytest.raises(BusyError, match="leading process"):
+        await LedCounts(Leader(lambda: forwarder.session(0))).take([Count("two", 2, 3600.0)])
+    await forwarder.aclose()

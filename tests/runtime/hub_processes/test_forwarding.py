@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.runtime.hub_processes.forwarding import ORIGIN, Forwarder, restored
-from retinue.runtime.hub_processes.leader import ROWS_PATH, add_figures, inner_app, render_figures
+from retinue.runtime.hub_processes.leader import ROWS_PATH, inner_app
+from retinue.runtime.hub_processes.other_figures import add_figures, render_figures
 from retinue.runtime.hub_processes.place import HubPlace
 from retinue.runtime.serving import HttpServer, Stop
 from retinue.web.disconnect import read_body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +11,14 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from retinue.core.record import LOCAL_SOURCE
+from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
-from retinue.mesh.dispatch import Dispatcher, PermittedCall
+from retinue.mesh.dispatch import Dispatcher
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.front import Front, Reach, owner_of
-from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.hub_processes.front import Front, Reach
+from retinue.runtime.hub_processes.place import HubPlace, owner_of
 from tests.mesh.scripted import make_listing, make_skill
 
 HERE = "here"
@@ -42,6 +43,8 @@ class Process:
     def __init__(self, folder: Path, *, exams_required: bool = False) -> None:
         self.answered: list[str | int] = []
         self.is_current = True
+        self.sessions = FollowedSessions()
+        self.asks_people = False
         self.directory = Directory(MemoryListings())
         lookup = cast(Any, self.directory)
         self.dispatcher = Dispatcher(agent="retinue", lookup=lookup, invoker_of=lambda listing: lookup)
@@ -55,6 +58,8 @@ class Process:
             lambda: self.is_current,
             lambda: ["find_skills"],
             exams_required=exams_required,
+            sessions=self.sessions,
+            asks_people=lambda: self.asks_people,
         )
         self.front = Front(self._answer, reach, _Forwarded(place, self.answered), place, self.board)
 
@@ -62,11 +67,15 @@ class Process:
         self.answered.append(HERE)
 
     async def ask(self, path: str, skill: str = "create_plan", trace: str | None = None) -> str | int:
+        """Which process answers a call of ``skill``."""
+        headers = {} if trace is None else {"x-openstarry-trace-id": trace}
+        return await self.post(path, {"jsonrpc": "2.0", "id": 1, "method": skill}, headers)
+
+    async def post(self, path: str, request: object, fields: Mapping[str, str]) -> str | int:
         """Which process answers a POST."""
-        body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": skill})
+        body = orjson.dumps(request)
         headers = [(b"content-length", str(len(body)).encode())]
-        if trace is not None:
-            headers.append((b"x-openstarry-trace-id", trace.encode()))
+        headers += [(name.encode(), value.encode()) for name, value in fields.items()]
 
         async def receive() -> Message:
             return {"type": "http.request", "body": body}
@@ -109,17 +118,8 @@ async def test_a_skill_that_the_hub_or_an_import_has_as_well_is_answered_by_the_
     assert await process.ask("/agents/plan-agent/execute") == HERE
 
 
-@pytest.mark.parametrize("change", ["policies", "not current"])
-async def test_the_leader_answers_while_policies_are_loaded_or_the_directory_is_not(
-    process: Process, change: str
-) -> None:
-    async def permit(*_: object) -> PermittedCall:
-        return PermittedCall()
-
-    if change == "policies":
-        process.dispatcher.check_policies = permit
-    else:
-        process.is_current = False
+async def test_the_leader_answers_until_directory_and_policies_are_its_own(process: Process) -> None:
+    process.is_current = False
     assert await process.ask("/agents/plan-agent/execute") == 0
     assert await process.ask("/execute") == 0
 
@@ -151,3 +151,81 @@ async def test_a_chain_of_calls_is_counted_by_one_process(process: Process) -> N
 async def test_a_process_that_stops_asks_no_leader(process: Process) -> None:
     process.dispatcher.admission.limits.is_stopping = True
     assert await process.ask("/mcp") == ""
+
+
+MODERN = "2026-07-28"
+_TOOL = "plan-agent__create_plan"
+
+
+def _tool_call(name: str = _TOOL, **params: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, **params}}
+
+
+async def test_mcp_calls_of_agents_are_answered_here_without_a_session(process: Process) -> None:
+    modern = {"mcp-protocol-version": MODERN}
+    assert await process.post("/mcp", _tool_call(), modern) == HERE
+    assert await process.post("/agents/retinue/mcp", _tool_call(), modern) == HERE
+    for name in ("find_skills", "other-agent__create_plan", "create_plan"):
+        assert await process.post("/mcp", _tool_call(name), modern) == 0
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    assert await process.post("/mcp", listing, modern) == 0
+    assert await process.post("/agents/plan-agent/mcp", listing, modern) == HERE
+    result = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "result:x"}}
+    assert await process.post("/agents/plan-agent/mcp", result, modern) == 0
+
+
+async def test_calls_in_a_session_are_answered_here_if_the_leader_has_told_of_it(process: Process) -> None:
+    session = {"mcp-session-id": "s-1", "mcp-protocol-version": "2025-11-25"}
+    assert await process.post("/mcp", _tool_call(), session) == 0
+    process.sessions.open([("s-1", "owner", False)])
+    assert await process.post("/mcp", _tool_call(), session) == HERE
+    assert await process.post("/agents/plan-agent/mcp", _tool_call(), session) == 0
+    assert await process.post("/mcp", _tool_call("find_skills"), session) == 0
+    process.sessions.end("s-1")
+    assert await process.post("/mcp", _tool_call(), session) == 0
+
+
+async def test_a_suspended_call_and_a_chain_of_mcp_calls_are_found_by_their_names(process: Process) -> None:
+    other = Board(process.board_path, 2)
+    other.note_serving()
+    modern = {"mcp-protocol-version": MODERN}
+    for process_2, here in ((_IDS[2], _IDS[1]),):
+        assert await process.post("/mcp", _tool_call(requestState=process_2), modern) == 2
+        assert await process.post("/mcp", _tool_call(requestState=here), modern) == HERE
+        meta = {"X-OpenStarry-Trace-ID": process_2}
+        assert await process.post("/mcp", _tool_call(_meta=meta), modern) == 2
+    process.board.note_ended(2)
+    assert await process.post("/mcp", _tool_call(requestState=_IDS[2]), modern) == HERE
+    other.close()
+
+
+def _send(message_id: str, **message: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"} | {
+        "params": {"message": {"messageId": message_id, "parts": [], **message}}
+    }
+
+
+async def test_a_message_of_a2a_is_answered_where_its_task_or_the_same_message_is(process: Process) -> None:
+    other = Board(process.board_path, 2)
+    for board in (process.board, other):
+        board.note_serving()
+    path = "/agents/plan-agent"
+    assert await process.post(path, _send("m-1"), {}) == HERE
+    assert other.claim("plan-agent\n\nm-1") == 1, "the same message at another process comes here"
+    assert other.claim("plan-agent\n\nm-2") == 2
+    assert await process.post(f"{path}/", _send("m-2"), {}) == 2
+    assert await process.post(path, _send("m-3", taskId=_IDS[2]), {}) == 2
+    for method in ("GetTask", "tasks/cancel", "SubscribeToTask"):
+        asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": _IDS[2]}}
+        assert await process.post(path, asked, {}) == 2
+        assert await process.post(path, {**asked, "params": {"id": _IDS[1]}}, {}) == HERE
+    assert await process.post("/", _send("m-4"), {}) == 0
+    assert await process.post("/agents/other-agent", _send("m-5"), {}) == 0
+    envelope = _send("m-6", parts=[{"data": {"performative": "request"}}])
+    assert await process.post(path, envelope, {}) == 0
+    process.asks_people = True
+    assert await process.post(path, _send("m-7"), {}) == 0
+    process.board.note_ended(2)
+    process.asks_people = False
+    assert await process.post(path, _send("m-2"), {}) == HERE
+    other.close()

@@ -74,9 +74,20 @@ Envelopes = Callable[[dict[str, Any], RequestIdentity, TraceContext | None], Awa
 
 
 class A2aService:
-    """Runs the messages of A2A as calls of this process. Methods raise A2aError and RetinueError."""
+    """Runs the messages of A2A as calls of this process. Methods raise A2aError and RetinueError.
 
-    def __init__(self, calls: Calls, tasks: TaskTable, *, envelopes: Envelopes | None = None) -> None:
+    ``make_id`` makes the ids of tasks.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        tasks: TaskTable,
+        *,
+        envelopes: Envelopes | None = None,
+        make_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._make_id = make_id
         self.tasks = tasks
         self.envelopes = envelopes
         self._calls = calls
@@ -224,7 +235,7 @@ class A2aService:
             asked = await self._read_call(request, caller)
             if request.push is not None:
                 self.tasks.check_push(request.push)
-            task = new_task(str(uuid.uuid4()), message.context_id or "", message.json)
+            task = new_task(self._make_id(), message.context_id or "", message.json)
             run = self.tasks.add(task, caller, request.push)
             self._first.put(key, content, run)
             if follow:

@@ -74,11 +74,19 @@ class Sender:
 
 
 class TaskTable:
-    """The tasks of one process. Methods raise A2aError and RetinueError."""
+    """The tasks of one process. Methods raise A2aError and RetinueError.
+
+    ``owns`` tells by the id whether a task of the store is one of this process, or of another one of its hub.
+    """
 
     def __init__(
-        self, open_store: Callable[[], TaskStore], push: PushSender, check_url: Callable[[str], None]
+        self,
+        open_store: Callable[[], TaskStore],
+        push: PushSender,
+        check_url: Callable[[str], None],
+        owns: Callable[[str], bool] = lambda task_id: True,
     ) -> None:
+        self._owns = owns
         self._open_store = open_store
         self._push = push
         self._check_url = check_url
@@ -244,7 +252,7 @@ class TaskTable:
             async with self._opening:
                 if self._store is None:
                     store = await asyncio.to_thread(self._open_store)
-                    lost = store.end_unfinished(_end_lost)
+                    lost = store.end_unfinished(_end_lost, self._owns)
                     self._store = store
                     for task_id in lost:
                         self._tell_lost(store, task_id)

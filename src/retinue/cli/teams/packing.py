@@ -60,14 +60,19 @@ def lock(folder: Path, as_json: bool) -> None:
     help="Write an OCI layout as one tar file instead (FILE.tar).",
 )
 @registry_option("Registry to pack into (http://host:port or a folder); default: the state folder.")
+@click.option("--from-config", is_flag=True, help="Write team.toml from the retinue.toml of FOLDER instead.")
 @json_option
-def pack(folder: Path, output: Path | None, registry: str | None, as_json: bool) -> None:
+def pack(folder: Path, output: Path | None, registry: str | None, from_config: bool, as_json: bool) -> None:
     """Pack a team into one digest and sign it.
 
     FOLDER has the files team.toml and team.lock; default: this folder. Equal content gives an equal digest on
     every machine. Files that hold a known form of key, or the value of a secret of the team, are refused. The
-    key of this state (retinue keys) signs the digest.
+    key of this state (retinue keys) signs the digest. With --from-config nothing is packed: team.toml is
+    written with what a team may have of retinue.toml, and what is left out is told.
     """
+    if from_config:
+        _convert(folder, as_json)
+        return
     packed = run_command(_pack(folder, registry, output))
     team = packed.team
     if as_json:
@@ -94,6 +99,19 @@ def pack(folder: Path, output: Path | None, registry: str | None, as_json: bool)
         note(f"signed with the key {packed.key}")
     else:
         warn("not signed, because signatures.sign is off: retinue up refuses it")
+
+
+def _convert(folder: Path, as_json: bool) -> None:
+    """Write ``team.toml`` from ``retinue.toml``; raises InvalidSettingError where there is one already."""
+    from retinue.runtime.commands.teams.source import convert_settings
+
+    conversion = convert_settings(folder)
+    if as_json:
+        print_json({"file": str(folder / "team.toml"), "left_out": list(conversion.left_out)})
+        return
+    click.echo(f"team.toml written; then: retinue lock {folder} && retinue pack {folder}")
+    for line in conversion.left_out:
+        warn(f"left out: {line}")
 
 
 async def _pack(folder: Path, registry: str | None, output: Path | None) -> PackedTeam:

@@ -14,6 +14,7 @@ from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.teams.commands import StartedTeam, UpOptions
+    from retinue.runtime.teams.store import TeamRow
     from retinue.team.consent import Consent
 
 NOT_AGREED = 2
@@ -142,6 +143,15 @@ def team(name: str | None, as_json: bool) -> None:
         for key in ("since", "signer", "reference", "before"):
             if row[key]:
                 click.echo(_shown(f"  {key:<10} {row[key]}"))
+        if rollout := row["rollout"]:
+            click.echo(
+                _shown(f"  {'rollout':<10} {rollout['version']} {rollout['digest'][:19]}: {rollout['stage']}")
+            )
+            for digest in ("old", "new"):
+                if rollout["figures"].get(digest, {}).get("calls"):
+                    click.echo(_shown(f"  {'':<10} {digest}: {rollout['figures'][digest]['text']}"))
+            if rollout["held_by"]:
+                click.echo(_shown(f"  {'':<10} runs on the digest before: {', '.join(rollout['held_by'])}"))
         for program in row["programs"]:
             click.echo(_shown(f"  {'program':<10} {program['name']}  {program['url'] or program['error']}"))
         if row["failed"]:
@@ -191,6 +201,25 @@ async def _up(reference: str | None, back: str | None, options: UpOptions) -> St
         return await teams.up(reference or "", options, ask_person, note)
 
 
+def _describe_rollout(row: TeamRow) -> dict[str, Any]:
+    """The rollout of a team for people and programs; {} where there is none."""
+    from retinue.runtime.teams.comparison import render_figures
+    from retinue.runtime.teams.rollout import read_rollout
+
+    rollout = read_rollout(row)
+    if rollout is None:
+        return {}
+    figures = {name: {**shown, "text": render_figures(shown)} for name, shown in rollout.figures.items()}
+    return {
+        "digest": rollout.new,
+        "version": rollout.version,
+        "stage": rollout.describe(),
+        "weight": rollout.weight,
+        "figures": figures,
+        "held_by": list(rollout.held_by),
+    }
+
+
 async def _list(name: str | None) -> list[dict[str, Any]]:
     from retinue.core.errors import InvalidSettingError
     from retinue.runtime.commands.teams.commands import open_teams
@@ -223,6 +252,7 @@ async def _list(name: str | None) -> list[dict[str, Any]]:
                     "before": row.before,
                     "highest": row.highest,
                     "failed": dict(row.failed),
+                    "rollout": _describe_rollout(row),
                     "programs": programs,
                 }
             )

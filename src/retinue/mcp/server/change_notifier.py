@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.lowlevel
 import mcp_types as types
@@ -39,6 +39,9 @@ from retinue.mcp.server.offer import Offer
 from retinue.mcp.server.sdk_internals import connection_of
 from retinue.mesh.permissions import principal_key
 from retinue.mesh.reading import Change
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.shared_sessions import SharedSessions
 
 SEND_TIMEOUT_S = 10.0
 """A client that does not read a notification for this time gets no more of them."""
@@ -108,16 +111,19 @@ class Connections:
     """The connections of clients with sessions, each from its first message to its end.
 
     ``visibility_key_of`` is the offer's: equal for clients that see the same. ``follow`` is called with the
-    URIs of all resources that clients subscribed to, whenever they change.
+    URIs of all resources that clients subscribed to, whenever they change. ``shared`` tells other processes
+    of a hub of the sessions.
     """
 
     def __init__(
         self,
         visibility_key_of: Callable[[Principal], Hashable],
         follow: Callable[[frozenset[str]], None] = lambda uris: None,
+        shared: SharedSessions | None = None,
     ) -> None:
         self._key_of = visibility_key_of
         self._follow = follow
+        self._shared = shared
         self._live: dict[int, Live] = {}
         self._streams: dict[object, frozenset[str]] = {}
         """The subscriptions of the ``subscriptions/listen`` streams of 2026-07-28."""
@@ -145,6 +151,8 @@ class Connections:
             if connection.session_id is not None:
                 self._sessions[connection.session_id] = live
             connection.exit_stack.callback(self._forget, live)
+        if self._shared is not None:
+            self._shared.note(live)
         return live
 
     def find(self, session_id: str) -> Live | None:
@@ -158,8 +166,11 @@ class Connections:
         if live is None or request_id is None:
             return
         running = live.calls.get(coerce_request_id(request_id))
+        session_id = live.connection.session_id
         if running is not None:
             running.end("client")
+        elif self._shared is not None and session_id is not None:
+            self._shared.cancel(session_id, request_id)
 
     def subscribe(self, context: Context, uri: str) -> None:
         """Notify this connection of changes of a resource."""
@@ -193,6 +204,8 @@ class Connections:
     def _forget(self, live: Live) -> None:
         self._live.pop(id(live.connection), None)
         self._sessions.pop(live.connection.session_id or "", None)
+        if self._shared is not None:
+            self._shared.end(live.connection.session_id or "")
         for running in list(live.calls.values()):
             running.end("session")
         if live.uris:

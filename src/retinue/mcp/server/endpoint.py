@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import orjson
@@ -34,13 +35,17 @@ from retinue.mcp.server.interactions import Interactions, SuspendedCall
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, Offer
 from retinue.mcp.server.resources import ReadHandlers
+from retinue.mcp.server.sdk_internals import Hold, SdkSessions, Sessions, find_open_session
 from retinue.mcp.server.suspended_calls import SuspendedCalls
 from retinue.mcp.server.tools import ToolHandlers, fill_in
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.permissions import as_mcp_client, principal_key
 from retinue.mesh.reading import Reader
 from retinue.web.disconnect import watch
-from retinue.web.security import identity_of
+from retinue.web.security import Headers, identity_of
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
 
 UNDECLARED = {
     "prompts/list": "prompts",
@@ -77,6 +82,7 @@ def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
 
 
 _VERSION = b"mcp-protocol-version"
+_NAME = b"mcp-name"
 _RESUMED = b"last-event-id"
 
 _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
@@ -85,7 +91,9 @@ _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSION
 class McpEndpoint:
     """The endpoint as an ASGI app, behind a SecurityMiddleware.
 
-    ``ensure_fresh`` is awaited before each request, so that the offer is current, and then ``prepare``.
+    ``ensure_fresh`` is awaited before each request, so that the offer is current, and then `Offer.prepare`.
+    ``led`` are the sessions of another process, which answers what the fast path leaves of them and calls of
+    tools that are not here.
     """
 
     def __init__(
@@ -93,14 +101,16 @@ class McpEndpoint:
         manager: StreamableHTTPSessionManager,
         is_running: Callable[[], bool],
         fast_path: FastPath,
-        prepare: Callable[[Principal], Awaitable[None]],
+        offer: Offer,
         ensure_fresh: Callable[[], Awaitable[None]] | None = None,
+        led: LedSessions | None = None,
     ) -> None:
         self._manager = manager
         self._fast_path = fast_path
-        self._prepare = prepare
         self._is_running = is_running
         self._ensure_fresh = ensure_fresh
+        self._led = led
+        self._offer = offer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_running():
@@ -110,11 +120,14 @@ class McpEndpoint:
             await self._ensure_fresh()
         visitor = identity_of(scope)
         principal = as_mcp_client(visitor.principal)
-        await self._prepare(principal)
+        await self._offer.prepare(principal)
         unanswered = await self._fast_path.answer(scope, receive, send, visitor, principal)
         if unanswered is None:
             return
         receive = unanswered
+        if self._led is not None and not self._is_here(visitor.headers, principal):
+            await self._led.leader(scope, receive, send)
+            return
         # no events are kept, and the SDK leaves a request to resume a stream unanswered, so it starts again
         scope["headers"] = [_trimmed(*header) for header in scope["headers"] if header[0] != _RESUMED]
         # the SDK compares this with the opener of the session, and answers another caller with 404
@@ -129,6 +142,12 @@ class McpEndpoint:
         finally:
             current_principal.reset(marked)
 
+    def _is_here(self, headers: Headers, principal: Principal) -> bool:
+        """Whether a request without a session calls a tool that this process has."""
+        name = headers.get(_NAME, b"").decode("latin-1")
+        is_sessionless = headers.get(_VERSION) in _SESSIONLESS
+        return is_sessionless and self._offer.tools(principal).find(name) is not None
+
 
 def _trimmed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
     """Without white space around the value (RFC 9110, 5.5); uvicorn leaves what trails it."""
@@ -142,6 +161,7 @@ class McpServer:
     """The MCP server of one offer. Enter ``running()`` once to serve.
 
     Servers that share ``long_results`` give each other's links; without it the server keeps its own.
+    ``shared`` tells other processes of a hub of the sessions; in such a process they are ``led``.
     """
 
     def __init__(
@@ -151,12 +171,16 @@ class McpServer:
         reads: Reader,
         options: McpOptions | None = None,
         long_results: LongResults | None = None,
+        *,
+        shared: SharedSessions | None = None,
+        led: LedSessions | None = None,
     ) -> None:
         options = options or McpOptions()
         self._offer = offer
-        self._connections = Connections(offer.visibility_key_of, reads.source.follow)
+        self._led = led
+        self._connections = Connections(offer.visibility_key_of, reads.source.follow, shared)
         self._notifier = ChangeNotifier(offer, self._connections)
-        self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
+        self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls(make_state=options.make_state)
         self._listening = ListenHandler(self._notifier)
         interactions = Interactions(self._connections, self._suspended, options.heartbeat_s)
         long_results = long_results or LongResults(options.result_chars)
@@ -189,15 +213,14 @@ class McpServer:
             session_idle_timeout=options.session_idle_s,
             max_request_body_size=options.max_body_bytes,
         )
-        self._fast_path = FastPath(
-            offer,
-            self._tools,
-            self._connections,
-            self._notifier,
-            self._manager,
-            self._server.server_info_stamp,
-            options,
+        sessions: Sessions = (
+            SdkSessions(self._manager, self._connections, self._notifier, options.session_idle_s)
+            if led is None
+            else led.sessions
         )
+        self._fast_path = FastPath(offer, self._tools, sessions, self._server.server_info_stamp, options)
+        if shared is not None:
+            shared.touch = partial(_touch, self._manager, options.session_idle_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -225,7 +248,7 @@ class McpServer:
     def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
         """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
         return McpEndpoint(
-            self._manager, self._is_running, self._fast_path, self._offer.prepare, ensure_fresh
+            self._manager, self._is_running, self._fast_path, self._offer, ensure_fresh, self._led
         )
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
@@ -298,6 +321,13 @@ class McpServer:
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             result["capabilities"] = capabilities_of(self._offer, principal)
         return result
+
+
+def _touch(manager: StreamableHTTPSessionManager, idle_s: float, session_id: str) -> None:
+    """Restart the idle clock of a session in which another process has answered a call."""
+    if (session := find_open_session(manager, session_id)) is not None:
+        with Hold(session, idle_s):
+            pass
 
 
 def _is_unicode(params: Any) -> bool:

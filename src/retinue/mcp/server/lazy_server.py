@@ -23,6 +23,7 @@ from retinue.parts.lazy import Lazy, LazyApp
 
 if TYPE_CHECKING:
     from retinue.mcp.server.endpoint import McpServer
+    from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
 
 _SERVER_MODULE = "retinue.mcp.server.endpoint"
 
@@ -33,13 +34,21 @@ def lazy_server(
     reads: Reader,
     options: McpOptions | None = None,
     long_results: LongResults | None = None,
+    *,
+    shared: SharedSessions | None = None,
+    led: LedSessions | None = None,
 ) -> Lazy[McpServer]:
-    """The MCP server of one offer; ``end`` ends its sessions and streams. Close it with ``aclose``."""
+    """The MCP server of one offer; ``end`` ends its sessions and streams. Close it with ``aclose``.
+
+    Parameters as of `McpServer`.
+    """
 
     @asynccontextmanager
     async def serve() -> AsyncIterator[McpServer]:
         module = await asyncio.to_thread(import_module, _SERVER_MODULE)
-        server: McpServer = module.McpServer(offer, calls, reads, options, long_results)
+        server: McpServer = module.McpServer(
+            offer, calls, reads, options, long_results, shared=shared, led=led
+        )
         async with server.running():
             yield server
 

@@ -1,14 +1,15 @@
 """Keeps results that are too long for a model's context, and offers them as resources.
 
 The client gets a summary and a link. Only a caller with the same identity and rights can read the resource
-behind the link. The results are kept in memory: they do not survive the process.
+behind the link. The results are kept in memory: they do not survive the process. A process of a hub with
+several sends its results to the leader, which answers the reads.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +46,22 @@ class _Kept:
 
 
 class LongResults:
-    """The long results of one process; ``max_chars`` bounds the text of one tool result."""
+    """The long results of one process; ``max_chars`` bounds the text of one tool result.
 
-    def __init__(self, max_chars: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    With ``send`` they are kept by another process, which takes them by `take`.
+    """
+
+    def __init__(
+        self,
+        max_chars: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        send: Callable[[Sequence[Any]], Awaitable[None]] | None = None,
+    ) -> None:
         self.max_chars = max_chars
+        self._send = send
+        self.unsent: list[Sequence[Any]] = []
+        """The results that the other process does not have yet, as `take` takes them."""
         self._shown_chars = max(LEAST_SHOWN_CHARS, max_chars // SHOWN_SHARE)
         self._kept: TTLCache[str, _Kept, float] = TTLCache(MAX_KEPT_CHARS, KEPT_S, clock, _count_chars)
 
@@ -99,11 +112,24 @@ class LongResults:
         uri = f"{SCHEME}{secrets.token_urlsafe(16)}"
         texts = [(block, text) for block in result["content"] if (text := text_of(block)) is not None]
         mime = _mime_of(outcome)
-        parts = tuple(
-            Part.resource(uri, text, block.get("resource", {}).get("mimeType", mime)) for block, text in texts
-        )
-        self._kept[uri] = _Kept(principal_key(owner), parts, size_chars)
+        rows = [(text, block.get("resource", {}).get("mimeType", mime)) for block, text in texts]
+        if self._send is None:
+            self.take(uri, principal_key(owner), size_chars, rows)
+        else:
+            self.unsent.append((uri, principal_key(owner), size_chars, rows))
         return uri
+
+    async def send(self) -> None:
+        """Send what the other process does not have yet, before a client gets its link."""
+        assert self._send is not None, "only then something is unsent"
+        unsent, self.unsent = self.unsent, []
+        for result in unsent:
+            await self._send(result)
+
+    def take(self, uri: str, owner: str, size_chars: int, rows: Sequence[Sequence[str]]) -> None:
+        """Keep a result; ``rows`` are its texts with their media types."""
+        parts = tuple(Part.resource(uri, text, mime) for text, mime in rows)
+        self._kept[uri] = _Kept(owner, parts, size_chars)
 
 
 def _mime_of(outcome: Outcome) -> str:

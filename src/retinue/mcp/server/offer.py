@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from secrets import token_urlsafe
 from typing import Any, Protocol
 
 import orjson
@@ -242,7 +243,7 @@ HEARTBEAT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class McpOptions:
-    """Options of a server; see ``[mcp]`` in the settings."""
+    """Options of a server; see ``[mcp]`` in the settings. ``make_state`` names suspended calls."""
 
     guard_as_tool_error: bool = False
     metadata_key: str | None = None
@@ -251,3 +252,4 @@ class McpOptions:
     session_idle_s: float = 1800.0
     max_body_bytes: int = 4 * 1024 * 1024
     heartbeat_s: float = HEARTBEAT_S
+    make_state: Callable[[], str] = token_urlsafe

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.dispatcher import coerce_request_id
+
+from retinue.core.call import Principal
+from retinue.mesh.channel import ASKABLE
+from retinue.mesh.permissions import principal_key
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, RunningCall
 
 
 def connection_of(context: ServerRequestContext) -> Connection:
@@ -57,3 +67,66 @@ class Hold:
         if not self._session._requests_in_flight:
             # the clock of anyio on this loop; its current_time() asks first which loop runs
             self._scope.deadline = asyncio.get_running_loop().time() + self._idle_s
+
+
+class OpenSession(NamedTuple):
+    """A session in which a call may run, with its running ``calls`` by request id.
+
+    ``is_askable``: its client answers questions. ``hold`` keeps it from becoming idle.
+    """
+
+    calls: dict[str | int, RunningCall]
+    is_askable: bool
+    hold: AbstractContextManager[None]
+
+
+class Sessions(Protocol):
+    """The sessions in which a process answers calls: those of the SDK, or those of a hub's leader."""
+
+    def find(self, session_id: str, request_id: str | int, principal: Principal) -> OpenSession | None:
+        """The session, if it is this caller's, has begun, and no request of this id runs in it."""
+
+    def has_request(self, session_id: str, request_id: str | int, principal: Principal) -> bool:
+        """Whether a request of this id is not answered yet in a session of this caller."""
+
+    def attend(self, principal: Principal) -> None:
+        """Note what this caller sees, so that a later change of it is told."""
+
+
+class SdkSessions:
+    """The sessions of the SDK's ``manager``; ``idle_s`` is its ``session_idle_timeout``."""
+
+    def __init__(
+        self,
+        manager: StreamableHTTPSessionManager,
+        connections: Connections,
+        notifier: ChangeNotifier,
+        idle_s: float,
+    ) -> None:
+        self._manager = manager
+        self._connections = connections
+        self._idle_s = idle_s
+        self.attend = notifier.attend
+
+    def find(self, session_id: str, request_id: str | int, principal: Principal) -> OpenSession | None:
+        live = self._connections.find(session_id)
+        if live is None or live.owner != principal_key(principal):
+            return None
+        # the capabilities of a client are known once its initialize was accepted
+        able = live.connection.client_capabilities
+        if able is None or not live.connection.initialize_accepted:
+            return None
+        session = find_open_session(self._manager, session_id)
+        if session is None or coerce_request_id(request_id) in live.calls:
+            return None
+        if has_request(session, request_id):
+            return None
+        is_askable = any(getattr(able, kind) is not None for kind in ASKABLE)
+        return OpenSession(live.calls, is_askable, Hold(session, self._idle_s))
+
+    def has_request(self, session_id: str, request_id: str | int, principal: Principal) -> bool:
+        live = self._connections.find(session_id)
+        session = find_open_session(self._manager, session_id)
+        if live is None or session is None or live.owner != principal_key(principal):
+            return False
+        return coerce_request_id(request_id) in live.calls or has_request(session, request_id)

@@ -8,9 +8,9 @@ suspended in this process, under the state as a random name. Number and time of 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from secrets import token_urlsafe
 from typing import Any, Generic, Protocol, TypeVar
 
 import mcp_types as types
@@ -125,10 +125,11 @@ class _Suspended(Generic[S]):
 
 
 class SuspendedCalls(Generic[S]):
-    """The suspended calls of one server, by their states; a state can be used once."""
+    """The suspended calls of one server, by their states, which ``make_state`` makes; one is used once."""
 
-    def __init__(self, *, kept_s: float = KEPT_S) -> None:
+    def __init__(self, *, kept_s: float = KEPT_S, make_state: Callable[[], str] = token_urlsafe) -> None:
         self._kept_s = kept_s
+        self._make_state = make_state
         self._held: dict[str, _Suspended[S]] = {}
 
     def __len__(self) -> int:
@@ -140,7 +141,7 @@ class SuspendedCalls(Generic[S]):
         if len(self._held) >= MAX_SUSPENDED or own >= MAX_SUSPENDED_OF_A_CALLER:
             talk.end()
             raise BusyError("too many calls wait for an answer", 10.0)
-        state = secrets.token_urlsafe(32)
+        state = self._make_state()
         expiry = asyncio.get_running_loop().call_later(self._kept_s, self._expire, state)
         self._held[state] = _Suspended(talk, owner, subject, expiry)
         return state

@@ -183,6 +183,8 @@ class ToolHandlers:
         output_schema = None if entry is None else entry.skill.output_schema
         is_finder = entry is not None and entry.agent is None and entry.skill.id == FINDER
         result = self._render(outcome, caller, output_schema, is_whole=asked.is_whole, is_compact=is_finder)
+        if self.long_results.unsent:
+            await self.long_results.send()
         if outcome.warnings:
             result["_meta"] = {**result.get("_meta", {}), WARNINGS_KEY: list(outcome.warnings)}
             # many clients show a model only the content

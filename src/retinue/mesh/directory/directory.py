@@ -59,6 +59,9 @@ _RANK_OF_GIVEN = -1
 REMOVED_S = 30.0
 """How long a removed listing is remembered, for the message of its agent that it has withdrawn the card."""
 
+FindHidden = Callable[[str, Scopes, str | None, str | None, AgentView | None], tuple[Entry, ...]]
+"""The agents for a skill, scopes, the name of an agent, a range of versions, and a view."""
+
 DispatchQuery = Callable[[Query, str], Awaitable[Outcome]]
 
 MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
@@ -85,6 +88,8 @@ class Directory:
     ) -> None:
         self.dispatch_query: DispatchQuery | None = None
         """Asks one agent a question, for `ask`."""
+        self.find_hidden: FindHidden | None = None
+        """Gives agents that no list shows, for look-ups that find no other; None while there are none."""
         self._clock = clock
         self._now = now
         self._page_entries = limits.page_entries
@@ -344,6 +349,8 @@ class Directory:
             candidates = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
             if is_query:
                 candidates = narrow(self._list_askable(agent, view))
+        if not candidates and self.find_hidden is not None:
+            candidates = self.find_hidden(skill_id, scopes, agent, version_range, view)
         if not candidates:
             away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
             if away is not None:

@@ -15,10 +15,11 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from retinue.core.call import Call, TraceContext, TraceExtension
+from retinue.core.errors import SkillNotOfferedError, UnknownAgentError
 from retinue.core.record import Candidate, ListingKey
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.directory.routing import select_candidates, visible_candidates
-from retinue.mesh.entry import Entry
+from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.permissions import AgentView
 
 CHOSEN = "teams"
@@ -148,20 +149,36 @@ class Rollouts:
     def digest_of(self, rollout: Rollout, call: Call) -> str:
         """The mark of the digest that the chain of a call has chosen, or chooses now.
 
-        A run without a choice was started before the rollout and keeps the old digest.
+        A run without a choice was started before the rollout and keeps the old digest. An exam asks the very
+        agent that it has chosen.
         """
         trace = call.trace
         mark = self._find_choice(rollout, trace)
         if mark is None:
-            mark = rollout.old if call.principal.kind == "run" else rollout.choose(trace.id)
+            asked = "" if call.listing is None else read_mark(call.listing.tag)
+            if call.principal.kind != "run":
+                mark = rollout.choose(trace.id)
+            elif not trace.depth and asked in (rollout.old, rollout.new):
+                mark = asked
+            else:
+                mark = rollout.old
         return rollout.old if rollout.has_failed else mark
 
-    def find_members(self, call: Call, view: AgentView | None) -> tuple[Entry, ...]:
-        """The agents of the chosen digests that take a call which no listed agent takes."""
+    def find_hidden(
+        self,
+        skill: str,
+        scopes: Scopes,
+        agent: str | None,
+        version_range: str | None,
+        view: AgentView | None,
+    ) -> tuple[Entry, ...]:
+        """The agents that no list shows, for look-ups that find no other; `choose` drops those of others."""
         return tuple(
             entry
             for rollout in self._rollouts
-            for entry in self._list_offering(self.digest_of(rollout, call), call, view)
+            for mark in (rollout.old, rollout.new)
+            if mark != rollout.front
+            for entry in self._list_offering(mark, skill, scopes, agent, version_range, view)
         )
 
     def choose(
@@ -170,7 +187,8 @@ class Rollouts:
         """The candidates of a call, those of teams in the digest of the chain.
 
         The agents of the old digest stay as standby for a chain of the new one, and those of the new one for
-        a chain of the old one after the rollout. Others of the team leave.
+        a chain of the old one after the rollout. Others of the team leave. Raises SkillNotOfferedError and
+        UnknownAgentError where none is left.
         """
         for rollout in self._rollouts:
             marks = (rollout.old, rollout.new)
@@ -178,30 +196,50 @@ class Rollouts:
             if not shown and call.listing is not None:
                 continue
             mark = self.digest_of(rollout, call)
-            own = self._list_offering(mark, call, view)
+            own = self._list_for(mark, call, view)
             if call.listing is not None:
                 own = [entry for entry in own if entry.name == shown[0].name]
             if not own:
+                candidates = tuple(
+                    candidate
+                    for candidate in candidates
+                    if read_mark(candidate.id.tag) not in {*marks} - {rollout.front}
+                )
                 continue
             other = rollout.old if mark == rollout.new else rollout.new
             is_safe = mark == rollout.new or rollout.weight >= WHOLE
-            spare = self._list_offering(other, call, view) if is_safe else ()
+            spare = self._list_for(other, call, view) if is_safe else ()
             names = {entry.name for entry in own}
             standby = [replace(entry, standby=True) for entry in spare if entry.name in names]
             others = [candidate for candidate in candidates if candidate not in shown]
             at = candidates.index(shown[0]) if shown else len(candidates)
             before = [candidate for candidate in candidates[:at] if candidate not in shown]
             candidates = (*before, *own, *others[len(before) :], *standby)
+        if not candidates:
+            raise SkillNotOfferedError(call.skill) if call.agent is None else UnknownAgentError(call.agent)
         return candidates
 
-    def _list_offering(self, mark: str, call: Call, view: AgentView | None) -> list[Entry]:
+    def _list_for(self, mark: str, call: Call, view: AgentView | None) -> list[Entry]:
+        scopes = call.principal.scopes
+        return self._list_offering(mark, call.skill, scopes, call.agent, call.version_range, view)
+
+    def _list_offering(
+        self,
+        mark: str,
+        skill: str,
+        scopes: Scopes,
+        agent: str | None,
+        version_range: str | None,
+        view: AgentView | None,
+    ) -> list[Entry]:
         members = tuple(
             replace(entry, enabled=True)
             for entry in self._members.get(mark, {}).values()
-            if entry.offers(call.skill, call.principal.scopes)
+            if entry.offers(skill, scopes)
         )
-        seen = visible_candidates(view, members)
-        return list(select_candidates(seen, agent=call.agent, version_range=call.version_range))
+        return list(
+            select_candidates(visible_candidates(view, members), agent=agent, version_range=version_range)
+        )
 
     def _take(self, entry: Entry) -> None:
         mark = read_mark(entry.tag)

@@ -78,6 +78,19 @@ class A2aEndpoints:
     end: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class SharedTasks:
+    """A product: how several processes of a hub keep their tasks in one file.
+
+    ``make_id`` makes the ids of this process's tasks, which ``owns`` knows again. The one that ``leads``
+    holds the file.
+    """
+
+    make_id: Callable[[], str]
+    owns: Callable[[str], bool]
+    leads: bool
+
+
 class CardSigning:
     """Signs the A2A cards of one process, each once, and again before its signature ends."""
 
@@ -129,6 +142,7 @@ async def open_a2a(process: Process, envelopes: Envelopes | None = None) -> Asyn
         return A2aAgent(name, list_skills, render, is_named=is_named, text_skills=text_skills)
 
     async def find_own(caller: Principal) -> ShownAgent:
+        await shown.decide(caller)
         return shown.own(caller)
 
     own = describe(None if shown.has_others else shown.agent.name, find_own, url)
@@ -179,7 +193,7 @@ def _card_routes(agent_of: AgentOf, *paths: str) -> list[Route]:
 @asynccontextmanager
 async def _open_service(process: Process, envelopes: Envelopes | None) -> AsyncIterator[Lazy[A2aService]]:
     """The service of one process, made with its first request."""
-    state, name = process.state, process.shown.agent.name
+    state, name, shared = process.state, process.shown.agent.name, process.find(SharedTasks)
 
     @asynccontextmanager
     async def serve() -> AsyncIterator[A2aService]:
@@ -192,12 +206,18 @@ async def _open_service(process: Process, envelopes: Envelopes | None) -> AsyncI
         allow_private = table.private_push_urls and process.http.allow_private
 
         def open_store() -> TaskStore:
+            if shared is not None and not shared.leads:
+                return TaskStore.share(state, name, keep=table.keep, keep_days=table.keep_days)
             return TaskStore.open(state, name, keep=table.keep, keep_days=table.keep_days)
 
         async with HttpClient(allow_private=allow_private) as http:
             check = partial(check_written_url, allow_private=allow_private)
-            tasks = TaskTable(open_store, PushSender(http), check)
-            opened = A2aService(process.dispatcher, tasks, envelopes=envelopes)
+            if shared is None:
+                tasks = TaskTable(open_store, PushSender(http), check)
+                opened = A2aService(process.dispatcher, tasks, envelopes=envelopes)
+            else:
+                tasks = TaskTable(open_store, PushSender(http), check, shared.owns)
+                opened = A2aService(process.dispatcher, tasks, envelopes=envelopes, make_id=shared.make_id)
             try:
                 yield opened
             finally:

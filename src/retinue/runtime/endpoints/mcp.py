@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 from starlette.routing import Route
@@ -40,6 +40,7 @@ from retinue.web.security import identity_of
 
 if TYPE_CHECKING:
     from retinue.mcp.server.endpoint import McpServer
+    from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
 
 LEXICAL = ("lexical", "2.0.0")
 """The name and version of seed 002's server (L-27)."""
@@ -56,9 +57,24 @@ MAX_FALLBACKS = 200
 """Maximum number of open fallback endpoints; the least recently used is closed first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMcp:
+    """A product: what the endpoints of several processes of one hub share.
+
+    ``make_state`` names suspended calls, so that each process knows who has one. The leader has ``sessions``;
+    in another process they are ``led``, and ``send_result`` gives the leader a long result.
+    """
+
+    make_state: Callable[[], str]
+    sessions: SharedSessions | None = None
+    led: LedSessions | None = None
+    send_result: Callable[[Sequence[Any]], Awaitable[None]] | None = None
+
+
 @asynccontextmanager
 async def open_hub_mcp(process: Process, imported: ServersInHub | None) -> AsyncIterator[McpEndpoints]:
     """Open the endpoints of a hub, its own and those of every agent; closed on leaving."""
+    shared, tools = process.find(SharedMcp), process.find(ToolList)
     agent, dispatcher, directory = process.agent, process.dispatcher, process.get(Directory)
     hub, mcp = process.tables.get(HubTable), process.tables.get(McpTable)
     offer = HubOffer(
@@ -70,7 +86,7 @@ async def open_hub_mcp(process: Process, imported: ServersInHub | None) -> Async
         listed=hub.listed,
         names=mcp.names,
         instructions=INSTRUCTIONS,
-        shape=process.get(ToolList).shape,
+        shape=None if tools is None else tools.shape,
         identity=LEXICAL if hub.identity == "lexical" else None,
         imported=imported,
     )
@@ -80,11 +96,22 @@ async def open_hub_mcp(process: Process, imported: ServersInHub | None) -> Async
         result_chars=mcp.result_chars,
         max_body_bytes=process.tables.get(LimitTable).body_bytes,
     )
+    if shared is not None:
+        options = replace(options, make_state=shared.make_state)
     reads = local_reader(agent, dispatcher, dispatcher)
     if imported is not None:
         reads.source = HubReads(reads.source, imported)
-    long_results = LongResults(options.result_chars)
-    own = lazy_server(offer, dispatcher, reads, options, long_results)
+    long_results = LongResults(options.result_chars, send=None if shared is None else shared.send_result)
+    process.add(LongResults, long_results)
+    own = lazy_server(
+        offer,
+        dispatcher,
+        reads,
+        options,
+        long_results,
+        shared=None if shared is None else shared.sessions,
+        led=None if shared is None else shared.led,
+    )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(own.aclose)
         fallbacks = FallbackEndpoints(process, options, long_results, imported)

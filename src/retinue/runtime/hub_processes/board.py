@@ -1,7 +1,8 @@
 """What the processes of one hub share in memory: who serves, their connections, and the rates of callers.
 
 The board is a small file that every process maps. A process writes its own row only, and the parent clears
-the row of one that has ended. The rates are kept under a lock of the file, which ends with its holder.
+the row of one that has ended. The rates, and the messages that a process has got, are kept under locks of the
+file, which end with their holder.
 """
 
 from __future__ import annotations
@@ -15,21 +16,33 @@ from pathlib import Path
 
 MAX_PROCESSES = 64
 
-_ROW_WORDS = 2
+_ROW_WORDS = 3
+"""The process id, its open connections, and its calls in flight."""
+
 _WORD_BYTES = 8
 _SLOTS = 16_384
 """Callers whose rate is known at once; a caller that has not called for a while needs no slot."""
 
 _TRIED_SLOTS = 16
 _RATES_AT = MAX_PROCESSES * _ROW_WORDS
-_SIZE_BYTES = (_RATES_AT + 2 * _SLOTS) * _WORD_BYTES
+_CLAIMS_AT = _RATES_AT + 2 * _SLOTS
+_SIZE_BYTES = (_CLAIMS_AT + 2 * _SLOTS) * _WORD_BYTES
+
+CLAIMED_S = 3600
+"""How long a message is known by its id, as `FirstAnswers` keeps its answer."""
+
+_INDEX_BITS = 8
 
 
 class Board:
-    """The board in the file ``path``; ``index`` is the number of this process, None for the parent."""
+    """The board in the file ``path``; ``index`` is the number of this process, None for the parent.
 
-    def __init__(self, path: Path, index: int | None = None) -> None:
+    ``processes`` is the number of processes of the hub.
+    """
+
+    def __init__(self, path: Path, index: int | None = None, processes: int = MAX_PROCESSES) -> None:
         self._index = index
+        self._processes = processes
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._file).st_size < _SIZE_BYTES:
             # a page that a full disk has no room for would end the process that writes to it
@@ -53,11 +66,18 @@ class Board:
 
     def note_ended(self, index: int) -> None:
         """Record that a process takes no connections."""
-        self._words[_row(index)] = self._words[_row(index) + 1] = 0
+        for word in range(_ROW_WORDS):
+            self._words[_row(index) + word] = 0
 
     def note_connections(self, count: int) -> None:
         """Record how many connections this process has open."""
         self._words[_row(self._own) + 1] = count
+
+    def note_in_flight(self, count: int) -> int:
+        """Record how many calls are in flight in this process; returns those of all others."""
+        words, own = self._words, _row(self._own) + 2
+        words[own] = count
+        return sum(words[_row(index) + 2] for index in range(self._processes)) - count
 
     def find_pid(self, index: int) -> int | None:
         """The process id of a process that serves; None for one that does not."""
@@ -94,6 +114,26 @@ class Board:
             return 0.0
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1)
+
+    def claim(self, message: str) -> int:
+        """The process that has got this message first and still serves; this one if there is none."""
+        key = int.from_bytes(blake2b(message.encode("utf-8", "replace"), digest_size=8).digest()) or 1
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, 1)
+        try:
+            now = int(time.monotonic())
+            tried = [_CLAIMS_AT + 2 * ((key + step) % _SLOTS) for step in range(_TRIED_SLOTS)]
+            place = next((slot for slot in tried if self._words[slot] == key), None)
+            if place is None:
+                place = min(tried, key=lambda slot: self._words[slot + 1])  # free, or the oldest
+            else:
+                since, index = divmod(self._words[place + 1], 1 << _INDEX_BITS)
+                if now - since < CLAIMED_S and self._words[_row(index)]:
+                    return index
+            self._words[place] = key
+            self._words[place + 1] = now << _INDEX_BITS | self._own
+            return self._own
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, 1)
 
     def _find_slot(self, key: int, now: float) -> int:
         """The slot of a caller, else a free one, else the one that is free next."""

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+from secrets import token_urlsafe
+from typing import TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from retinue.approvals.records import ApprovalStore
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
 from retinue.core.record import HUB_NAME, Candidate, Health
+from retinue.mcp.server.shared_sessions import (
+    CANCELLED,
+    ENDED,
+    OPENED,
+    SESSIONS,
+    FollowedSessions,
+    LedSessions,
+)
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.observing.access_rows import AccessRows
@@ -19,22 +32,33 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import MeshAgents
+from retinue.policies.counts import CallCounts
 from retinue.rpc.server import health_route
+from retinue.runtime.endpoints.a2a import SharedTasks, open_a2a
+from retinue.runtime.endpoints.agent_mcp import McpEndpoints
+from retinue.runtime.endpoints.mcp import SharedMcp, open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.front import Reach, own_trace_ids
-from retinue.runtime.hub_processes.leader import render_figures, send_json
-from retinue.runtime.hub_processes.place import LEADER, HubPlace
+from retinue.runtime.hub_processes.front import Reach
+from retinue.runtime.hub_processes.leader import POLICIES, send_json
+from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
+from retinue.runtime.hub_processes.other_figures import render_figures
+from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.audit import AuditLog, recording
+from retinue.runtime.parts.mcp import MCP_RANK
+from retinue.runtime.parts.policies import LedPolicies, LoadedPolicies
+from retinue.runtime.parts.protocols import A2aPart
 from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import end_task
 from retinue.storage.listing_store import SqliteListings
 from retinue.web.http_client import HttpClient
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -59,7 +83,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         stack.push_async_callback(directory.aclose)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
 
         def note_health(candidate: Candidate, health: Health, reason: str) -> None:
@@ -68,23 +92,119 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
 
         dispatcher.health_sink = note_health
         stack.callback(dispatcher.admission.events.flush)
-        agent = Agent(HUB_NAME)
+        # a client sees name, version and title of the hub, whichever process answers
+        agent = Agent(HUB_NAME, version=version("retinue"), title="Retinue")
         shown = MeshAgents(agent, dispatcher.access, start.url, directory)
         process = start.make_process("hub", agent, dispatcher, shown, peers, lookup)
         follower = DirectoryFollower(
             directory, store, dispatcher.agent_stats, lambda: forwarder.session(LEADER)
         )
+        sessions = FollowedSessions()
+        follower.on_news |= {
+            SESSIONS: sessions.replace,
+            OPENED: sessions.open,
+            ENDED: sessions.end,
+            CANCELLED: lambda request: sessions.cancel(*request),
+        }
+        shared = SharedMcp(
+            make_state=own_names(place, token_urlsafe),
+            led=LedSessions(sessions, partial(forwarder.forward, LEADER)),
+            send_result=leader.send_result,
+        )
+        agreement = Agreement()
+        follower.on_news[POLICIES] = agreement.note_leader
+        counts: CallCounts = LedCounts(leader)
+        approvals: ApprovalStore = LedApprovals(leader)
+        led = LedPolicies(partial(_opened, approvals), partial(_opened, counts), leader.append_inputs)
         reach = Reach(
             directory,
             dispatcher,
             [s.name for s in sources],
-            follower.is_current.is_set,
+            lambda: follower.is_current.is_set() and agreement.is_reached,
             lambda: follower.own_skills,
             exams_required=settings.exam.policy == "require",
+            sessions=sessions,
+            asks_people=lambda: agreement.asks_people,
         )
-        for product in (directory, forwarder, leader, follower, reach):
+        tasks = SharedTasks(own_names(place, make_task_id), partial(owns_name, place), leads=False)
+        for product in (
+            directory,
+            forwarder,
+            leader,
+            follower,
+            reach,
+            sessions,
+            shared,
+            tasks,
+            agreement,
+            led,
+            peers.mcp_client,
+        ):
             process.products[type(product)] = product
         yield process
+
+
+class Agreement:
+    """Whether the policies of this process are those of the leader; until then the leader decides."""
+
+    def __init__(self) -> None:
+        self._of_leader: Sequence[str] = ()
+        self._loaded: LoadedPolicies | None = None
+        self.is_reached = False
+
+    def follow(self, loaded: LoadedPolicies) -> None:
+        """Compare these policies from now on."""
+        self._loaded = loaded
+        loaded.on_loaded = self._compare
+        self._compare()
+
+    def note_leader(self, described: Sequence[str]) -> None:
+        """Take what the leader has in force, and load the same policies at once."""
+        self._of_leader = described
+        self._compare()
+        if self._loaded is not None and not self.is_reached:
+            self._loaded.look_soon()
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether a policy may ask a person."""
+        return self._loaded is not None and self._loaded.asks_people
+
+    def _compare(self) -> None:
+        self.is_reached = self._loaded is not None and self._loaded.describe() == self._of_leader
+
+
+async def _opened(store: T) -> T:
+    return store
+
+
+class LedMcpPart(Part):
+    """MCP: calls of agents, at the endpoint of the hub and at those of agents."""
+
+    name = "mcp"
+    kinds = frozenset({"hub"})
+    gives = McpEndpoints
+    rank = MCP_RANK
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        async with open_hub_mcp(process, None) as endpoints:
+            yield Opened(product=endpoints, routes=endpoints.routes, drain=endpoints.end)
+
+
+class LedA2aPart(Part):
+    """A2A: the endpoints of agents; the leader has that of the hub, and answers envelopes."""
+
+    name = "a2a"
+    kinds = frozenset({"hub"})
+    rank = A2aPart.rank
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        async with open_a2a(process) as endpoints:
+            yield Opened(routes=endpoints.routes, drain=endpoints.end)
 
 
 class HealthPart(Part):
@@ -110,12 +230,18 @@ class FollowPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         leader, follower = process.get(Leader), process.get(DirectoryFollower)
         log = AuditLog(leader.append_row)
+        loaded = process.get(LoadedPolicies)
+        process.get(Agreement).follow(loaded)
+        leader.take_decisions = lambda: [] if loaded.figures is None else loaded.figures.take()
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
             tasks = [
                 asyncio.create_task(follower.run(), name="hub directory"),
                 asyncio.create_task(leader.send_notes(), name="hub rows"),
+                asyncio.create_task(
+                    leader.touch_sessions(process.get(FollowedSessions)), name="sessions in use"
+                ),
             ]
             try:
                 yield

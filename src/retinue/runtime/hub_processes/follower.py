@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,15 +17,27 @@ import aiohttp
 import orjson
 import structlog
 
-from retinue.core.errors import RegistryUnreachableError, StateError
-from retinue.core.record import Candidate, Health, Listing, ListingKey
+from retinue.core.errors import RegistryUnreachableError, RemoteFaultError, StateError
+from retinue.core.record import HUB_NAME, Candidate, Health, Listing, ListingKey
+from retinue.core.remote_faults import rebuild_error
 from retinue.core.trust import Trust
+from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.runtime.hub_processes.forwarding import request_inside
-from retinue.runtime.hub_processes.leader import CHANGES_PATH, HEALTH_PATH, REREAD_PATH, ROWS_PATH
+from retinue.runtime.hub_processes.leader import (
+    CHANGES_PATH,
+    HEALTH_PATH,
+    INPUTS_PATH,
+    OWN_SKILLS,
+    REREAD_PATH,
+    RESULT_PATH,
+    ROWS_PATH,
+    SKILLS,
+    TOUCH_PATH,
+)
 from retinue.storage.audit_store import render_row
 from retinue.storage.listing_store import SqliteListings
 
@@ -36,6 +49,8 @@ ROWS_AFTER_S = 0.2
 ROWS_AT_ONCE = 500
 ROWS_KEPT = 10_000
 """Rows that wait for a leader that has ended; beyond that the oldest are dropped."""
+
+TOUCH_EVERY_S = 10.0
 
 _PAGE = 500
 _LOADED_AT_ONCE = 1_000
@@ -77,15 +92,15 @@ class _Row(NamedTuple):
     duration_ms: float
 
 
-def _render_rows(rows: Sequence[_Row]) -> bytes:
-    """The sums of the calls in one line, and each row in a line of its own."""
+def _render_rows(rows: Sequence[_Row], decisions: Sequence[Any]) -> bytes:
+    """The sums of the calls and the decisions of policies in one line, and each row in a line of its own."""
     sums: dict[tuple[str, str, str | None], list[float]] = {}
     for row in rows:
         if row.counted is not None:
             calls = sums.setdefault(row.counted, [0, 0.0])
             calls[0] += 1
             calls[1] += row.duration_ms
-    head = orjson.dumps([[*counted, *calls] for counted, calls in sums.items()])
+    head = orjson.dumps([[[*counted, *calls] for counted, calls in sums.items()], decisions])
     return b"\n".join([head, *(row.rendered for row in rows)])
 
 
@@ -95,6 +110,9 @@ class Leader:
     def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
         self._session = session
         self._rows: deque[_Row] = deque(maxlen=ROWS_KEPT)
+        self._inputs: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
+        self.take_decisions: Callable[[], Sequence[Any]] = list
+        """Takes the decisions of policies that the leader does not count yet."""
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
         self._wake = asyncio.Event()
 
@@ -114,8 +132,41 @@ class Leader:
     async def reread(self, source: str, key: str) -> list[str]:
         """Let the leader read one key from its source; the tags that it lists then. Raises OSError."""
         value = {"source": source, "key": key}
-        tags: list[str] = await self._exchange(REREAD_PATH, value)
+        tags: list[str] = await self.ask(REREAD_PATH, value)
         return tags
+
+    def append_inputs(self, row: Mapping[str, Any]) -> None:
+        """Have the leader keep what policies have read of a call."""
+        self._inputs.append(row)
+        self._wake.set()
+
+    async def ask(self, path: str, value: Any) -> Any:
+        """The answer of the leader to ``value``; asks once more if that one has ended meanwhile.
+
+        Raises OSError, TimeoutError and the RetinueError that the leader answers.
+        """
+        try:
+            reply = await self._exchange(path, value)
+        except OSError:
+            reply = await self._exchange(path, value)
+        if (error := reply.get("error")) is not None:
+            raise rebuild_error(RemoteFaultError(HUB_NAME, *error))
+        return reply.get("result")
+
+    async def send_result(self, result: Sequence[Any]) -> None:
+        """Give the leader a long result, which a client may read there."""
+        try:
+            await self._exchange(RESULT_PATH, result)
+        except (OSError, TimeoutError) as error:
+            _log.warning("a long result is lost", problem=str(error))
+
+    async def touch_sessions(self, sessions: FollowedSessions) -> None:
+        """Keep the sessions from becoming idle in which this process answers calls, until cancelled."""
+        while True:
+            await asyncio.sleep(TOUCH_EVERY_S)
+            if used := sessions.take_used():
+                with suppress(OSError, TimeoutError):
+                    await self._exchange(TOUCH_PATH, used)
 
     async def send_notes(self) -> None:
         """Send rows and verdicts until cancelled; those that were not taken are sent again."""
@@ -134,9 +185,14 @@ class Leader:
                 await self._exchange(HEALTH_PATH, verdict)
             while self._rows:
                 rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
-                await self._send(ROWS_PATH, _render_rows(rows))
+                await self._send(ROWS_PATH, _render_rows(rows, self.take_decisions()))
                 for _ in rows:
                     self._rows.popleft()
+            while self._inputs:
+                kept = [self._inputs[number] for number in range(min(ROWS_AT_ONCE, len(self._inputs)))]
+                await self._exchange(INPUTS_PATH, kept)
+                for _ in kept:
+                    self._inputs.popleft()
         except (OSError, TimeoutError) as error:
             _log.warning("the leading process does not answer", problem=str(error))
             self._wake.set()
@@ -166,6 +222,8 @@ class DirectoryFollower:
         """Set once the directory was as the leader has it; it stays so while a new leader starts."""
         self.own_skills: frozenset[str] = frozenset()
         """The skills of the hub itself, which the leader runs."""
+        self.on_news: dict[str, Callable[[Any], None]] = {OWN_SKILLS: self._take_own_skills}
+        """What takes each kind of news other than that of listings."""
 
     async def run(self) -> None:
         """Follow the leader, and the next one when it ends."""
@@ -180,12 +238,18 @@ class DirectoryFollower:
         async with self._session().get(f"http://hub{CHANGES_PATH}") as changes:
             async for line in changes.content:
                 news = orjson.loads(line)
-                if (skills := news.get("skills")) is not None:
-                    self.own_skills = frozenset(skills)
+                for name, value in news.items():
+                    if (take := self.on_news.get(name)) is not None:
+                        take(value)
+                if (skills := news.get(SKILLS)) is not None:
+                    self._take_own_skills(skills)
                     await self.read_all()
                     self.is_current.set()
-                else:
-                    await self._apply([ListingKey(*key) for key in news["changed"]])
+                elif (changed := news.get("changed")) is not None:
+                    await self._apply([ListingKey(*key) for key in changed])
+
+    def _take_own_skills(self, skills: Sequence[str]) -> None:
+        self.own_skills = frozenset(skills)
 
     async def read_all(self) -> None:
         """Make the directory as the state has it, because changes may have been missed."""

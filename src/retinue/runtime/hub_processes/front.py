@@ -1,61 +1,43 @@
 """Decides which process of a hub answers a request.
 
 A call of an agent that this process can reach by itself is answered here: it needs nothing that is kept
-between requests. Everything else goes to the leader. A call that belongs to a chain of calls goes to the
-process that counts this chain, which its id names, so that the bounds of a chain hold over all processes.
+between requests, or only what this process has of it. Everything else goes to the leader. A request that
+names what one process has goes there first: a chain of calls is counted by the process that its id names, so
+that the bounds of a chain hold over all processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
-from zlib import crc32
+from collections.abc import Callable, Collection, Container, Iterator
 
-import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retinue.core.call import new_id
+from retinue.mcp.codec.tools import AGENT_MARK, list_agents_of
 from retinue.mesh.admission import ProcessLimits
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
+from retinue.runtime.hub_processes.asked import Asked, find_message_id, find_name, read_head, read_request
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.place import LEADER, HubPlace
+from retinue.runtime.hub_processes.place import LEADER, HubPlace, owner_of
 from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.disconnect import read_body, replay
 
-_EXECUTE = "/execute"
-_AGENTS = "/agents/"
-_TRACE_ID = b"x-openstarry-trace-id"
 _MAX_KNOWN = 10_000
-_READ_BYTES = 64 * 1024
-"""A call of a skill whose body is longer is not read here; the leader answers it."""
-
-
-def owner_of(trace_id: bytes, count: int) -> int:
-    """The process that counts the calls of a chain."""
-    return crc32(trace_id) % count
-
-
-def own_trace_ids(place: HubPlace) -> Callable[[], str]:
-    """Makes the ids of new chains that this process counts."""
-
-    def make() -> str:
-        while True:
-            trace_id = new_id()
-            if owner_of(trace_id.encode(), place.count) == place.index:
-                return trace_id
-
-    return make
+_MARKS = (AGENT_MARK, ".")
+_RESULT = "result:"
+_ENVELOPE = b'"performative"'
 
 
 class Reach:
     """Which calls this process can answer; ``sources`` are those whose agents it calls by their URL.
 
-    With policies no call is answered here, because policies may count. With ``exams_required`` a call that
-    names no agent is not, because the leader knows the results of exams.
+    No call is answered here until ``is_current``: directory and policies are those of the leader. With
+    ``exams_required`` a call that names no agent is not, because the leader knows the results of exams.
+    ``sessions`` are those of MCP in which calls are answered here. While policies may ask a person, which
+    ``asks_people`` tells, the leader answers A2A, where tasks wait for the person.
     """
 
     def __init__(
@@ -67,19 +49,38 @@ class Reach:
         own_skills: Callable[[], Collection[str]],
         *,
         exams_required: bool = False,
+        sessions: Container[str] = (),
+        asks_people: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._asks_people = asks_people
         self._directory = directory
         self._dispatcher = dispatcher
         self._sources = frozenset(sources)
         self._is_current = is_current
         self._own_skills = own_skills
         self._exams_required = exams_required
+        self._sessions = sessions
         self._known: dict[str, bool] = {}
+        self._known_tools: dict[str, bool] = {}
         directory.subscribe(self._note_change)
 
     @property
     def limits(self) -> ProcessLimits:
         return self._dispatcher.admission.limits
+
+    def covers(self, asked: Asked, body: bytes | None) -> bool:
+        """Whether a request is answered here; ``body`` None = too long to be read."""
+        if not self._is_open():
+            return False
+        if asked.protocol == "execute":
+            if asked.agent is not None:
+                return self.covers_agent(asked.agent)
+            return body is not None and self.covers_skill(read_request(body).get("method"))
+        if body is None:
+            return False
+        if asked.protocol == "a2a":
+            return self._covers_a2a(asked, body)
+        return self._covers_mcp(asked, body)
 
     def covers_agent(self, name: str) -> bool:
         """Whether every agent of this name is called by its URL."""
@@ -88,29 +89,68 @@ class Reach:
             is_peer = self._known[name] = self._are_peers(self._directory.list_named(name))
             if len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
-        return is_peer and self._is_open()
+        return is_peer
 
     def covers_skill(self, skill: object) -> bool:
         """Whether every agent with this skill is called by its URL."""
         return (
-            self._is_open()
-            and not self._exams_required
+            not self._exams_required
             and isinstance(skill, str)
             and skill not in self._own_skills()
             and self._are_peers(self._directory.find_by_skill(skill, MESH_VIEW))
         )
 
+    def covers_tool(self, name: object) -> bool:
+        """Whether a tool of the hub's list is a skill of an agent that is called by its URL."""
+        if not isinstance(name, str) or name in self._own_skills():
+            return False
+        is_covered = self._known_tools.get(name)
+        if is_covered is None:
+            named = [agent for agent in _agents_in(name) if self._directory.list_named(agent)]
+            is_covered = bool(named) and all(map(self.covers_agent, named))
+            self._known_tools[name] = is_covered
+            if len(self._known_tools) > _MAX_KNOWN:
+                del self._known_tools[next(iter(self._known_tools))]
+        return is_covered
+
+    def _covers_mcp(self, asked: Asked, body: bytes) -> bool:
+        request = read_request(body)
+        params = request.get("params")
+        params = params if isinstance(params, dict) else {}
+        if asked.agent is None:
+            is_known = asked.is_sessionless or asked.session in self._sessions
+            return is_known and request.get("method") == "tools/call" and self.covers_tool(params.get("name"))
+        # the leader has the sessions of agents, and the long results of all processes
+        is_kept = str(params.get("uri", "")).startswith(_RESULT)
+        return asked.is_sessionless and not is_kept and self.covers_agent(asked.agent)
+
+    def _covers_a2a(self, asked: Asked, body: bytes) -> bool:
+        # the leader has the messages of envelopes, and the tasks in which persons are asked
+        is_led = _ENVELOPE in body or self._asks_people()
+        return asked.agent is not None and not is_led and self.covers_agent(asked.agent)
+
     def _note_change(self, change: ListingChange) -> None:
         if not change.measured:
             self._known.pop(change.entry.name, None)
+            self._known_tools.clear()
 
     def _is_open(self) -> bool:
-        return self._is_current() and self._dispatcher.check_policies is None
+        return self._is_current()
 
     def _are_peers(self, entries: Collection[Entry]) -> bool:
         return bool(entries) and all(
             entry.url is not None and entry.source in self._sources for entry in entries
         )
+
+
+def _agents_in(tool: str) -> Iterator[str]:
+    """The names of agents that a tool of a hub may mean, without their versions."""
+    for mark in _MARKS:
+        at = tool.find(mark)
+        while at > 0:
+            for agent in list_agents_of(tool[:at]):
+                yield agent.partition("@")[0]
+            at = tool.find(mark, at + 1)
 
 
 class Front:
@@ -136,47 +176,65 @@ class Front:
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of a client."""
-        path: str = scope["path"]
-        if scope["type"] == "http" and path.endswith(_EXECUTE):
-            for name, value in scope["headers"]:
-                if name == _TRACE_ID:
-                    owner = owner_of(value, self._place.count)
-                    if owner != self._place.index and self._board.find_pid(owner) is not None:
-                        await self._forwarder.forward(owner, scope, receive, send)
-                        return
-        await self.answer(scope, receive, send)
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request here or by the leader, of whatever chain it is."""
-        if self._reach is None or scope["type"] != "http" or scope["path"] == f"{self._prefix}/health":
-            await self._own(scope, receive, send)
+        """Answer a request of a client, or let the process answer that has what it names."""
+        asked = self._read(scope)
+        if asked is None:
+            await self._answer(None, None, scope, receive, send)
             return
-        if scope["method"] == "POST" and scope["path"].endswith(_EXECUTE):
-            path = scope["path"][len(self._prefix) :]
-            if path == _EXECUTE:
-                await self._answer_skill(scope, receive, send)
-                return
-            name = path[len(_AGENTS) : -len(_EXECUTE)]
-            if path.startswith(_AGENTS) and self._reach.covers_agent(name):
-                await self._own(scope, receive, send)
-                return
-        await self._ask_leader(scope, receive, send)
-
-    async def _answer_skill(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a call that names no agent, after a look at the skill that it names."""
-        assert self._reach is not None, "asked by a follower only"
-        if _is_short(scope):
+        body: bytes | None = None
+        if asked.is_short and asked.needs_body and (self._reach is not None or asked.protocol != "execute"):
             body = await read_body(receive)
             if body is None:
                 return
             receive = replay({"type": "http.request", "body": body}, receive)
-            if self._reach.covers_skill(_skill_of(body)):
-                await self._own(scope, receive, send)
-                return
-        await self._ask_leader(scope, receive, send)
+        owner = self._find_owner(asked, body)
+        if owner != self._place.index and self._board.find_pid(owner) is not None:
+            await self._forwarder.forward(owner, scope, receive, send)
+            return
+        await self._answer(asked, body, scope, receive, send)
 
-    async def _ask_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _find_owner(self, asked: Asked, body: bytes | None) -> int:
+        """The process that has what the request names, or that has had the same message before."""
+        name = find_name(asked, body)
+        if name is not None:
+            return owner_of(name, self._place.count)
+        message_id = find_message_id(body) if asked.protocol == "a2a" else None
+        if message_id is None:
+            return self._place.index
+        sender = asked.headers.get(b"authorization", b"").decode("latin-1")
+        return self._board.claim(f"{asked.agent}\n{sender}\n{message_id}")
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request here or by the leader, whatever it names."""
+        asked = None if self._reach is None else self._read(scope)
+        body: bytes | None = None
+        if asked is not None and asked.is_short and asked.needs_body:
+            body = await read_body(receive)
+            if body is None:
+                return
+            receive = replay({"type": "http.request", "body": body}, receive)
+        await self._answer(asked, body, scope, receive, send)
+
+    def _read(self, scope: Scope) -> Asked | None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return None
+        path: str = scope["path"]
+        return (
+            read_head(path[len(self._prefix) :], scope["headers"]) if path.startswith(self._prefix) else None
+        )
+
+    async def _answer(
+        self, asked: Asked | None, body: bytes | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        reach = self._reach
+        is_here = reach is None or scope["type"] != "http" or scope["path"] == f"{self._prefix}/health"
+        if is_here or (reach is not None and asked is not None and reach.covers(asked, body)):
+            await self._own(scope, receive, send)
+        else:
+            await self.ask_leader(scope, receive, send)
+
+    async def ask_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the leader answer a request."""
         assert self._reach is not None, "asked by a follower only"
         if self._reach.limits.is_stopping:
             # the leader stops at the same time, and may have ended
@@ -185,19 +243,3 @@ class Front:
             await send({"type": "http.response.body", "body": STOPPING})
             return
         await self._forwarder.forward(LEADER, scope, receive, send)
-
-
-def _is_short(scope: Scope) -> bool:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) <= _READ_BYTES
-    return False
-
-
-def _skill_of(body: bytes) -> Any:
-    """The skill that a JSON-RPC request names; None for a batch and for anything else."""
-    try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    return request.get("method") if isinstance(request, dict) else None

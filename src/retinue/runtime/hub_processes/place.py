@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import orjson
 
+from retinue.core.call import new_id
 from retinue.storage.state import HUB_PLACE_VARIABLE
 
 LEADER = 0
@@ -72,6 +75,33 @@ def take_place(environ: dict[str, str] | os._Environ[str] = os.environ) -> HubPl
         return None
     facts: Mapping[str, Any] = orjson.loads(text)
     return HubPlace(**{**facts, "folder": Path(facts["folder"])})
+
+
+def owner_of(name: bytes, count: int) -> int:
+    """The process that has what this random name means: a chain of calls, a task, a suspended call."""
+    return crc32(name) % count
+
+
+def own_names(place: HubPlace, make: Callable[[], str] = new_id) -> Callable[[], str]:
+    """Makes names that tell every process that this one has what they mean."""
+
+    def make_own() -> str:
+        while True:
+            name = make()
+            if owner_of(name.encode(), place.count) == place.index:
+                return name
+
+    return make_own
+
+
+def make_task_id() -> str:
+    """The id of a task of A2A."""
+    return str(uuid.uuid4())
+
+
+def owns_name(place: HubPlace, name: str) -> bool:
+    """Whether this process has what a name means."""
+    return owner_of(name.encode(), place.count) == place.index
 
 
 def board_path(folder: Path) -> Path:

@@ -21,13 +21,16 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.call_core import (
     FollowPart,
     HealthPart,
+    LedA2aPart,
+    LedMcpPart,
     figures_app,
     open_call_process,
 )
 from retinue.runtime.hub_processes.forwarding import Forwarder, restored
-from retinue.runtime.hub_processes.front import Front, Reach, own_trace_ids
-from retinue.runtime.hub_processes.leader import LeaderExchange, LeaderPart, inner_app
-from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.hub_processes.front import Front, Reach
+from retinue.runtime.hub_processes.leader import LeaderExchange, inner_app
+from retinue.runtime.hub_processes.leader_part import LeaderPart
+from retinue.runtime.hub_processes.place import HubPlace, own_names
 from retinue.runtime.launch import Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.mesh import Chains
 from retinue.runtime.parts.calls import CallsPart
@@ -57,11 +60,11 @@ async def run_hub_process(
     reread: Callable[[], Settings] | None = None,
 ) -> int:
     """Run until asked to stop; returns the exit code. Raises what `run_process` raises."""
-    board = Board(place.board, place.index)
+    board = Board(place.board, place.index, place.count)
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]
     if place.is_leader:
-        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         core = Core(
             hold_state=partial(state.lead, LEADS_WITHIN_S),
             open=lambda start: open_hub(start, chains),
@@ -77,6 +80,8 @@ async def run_hub_process(
         )
         parts = [
             PoliciesPart(),
+            LedMcpPart(),
+            LedA2aPart(),
             ExecutePart(),
             HealthPart(),
             FollowPart(),

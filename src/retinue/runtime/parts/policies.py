@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -38,8 +38,10 @@ DIGESTS_WITHIN_S = 2.0
 """``/ready`` does not wait longer for the policies of other nodes, because the database may be away."""
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.approvals.records import ApprovalStore
+    from retinue.policies.approving import OpenApprovals
     from retinue.policies.caller_groups import CallerGroups
-    from retinue.policies.counts import MemoryCounts
+    from retinue.policies.counts import CallCounts, MemoryCounts
     from retinue.policies.decision_figures import DecisionFigures
     from retinue.policies.gate import Gate
     from retinue.policies.policy_set import PolicySet
@@ -88,6 +90,15 @@ def _read(number: int, files: PolicyFiles, table: PolicyTable, before: Snapshot)
     return _Reading(number, files, table, seen, applied, policies, zone)
 
 
+@dataclass(frozen=True, slots=True)
+class LedPolicies:
+    """A product of a process of a hub that does not lead: what the leader keeps for its policies."""
+
+    open_approvals: Callable[[], Awaitable[ApprovalStore]]
+    open_counts: Callable[[], Awaitable[CallCounts]]
+    append_inputs: Callable[[Mapping[str, Any]], None]
+
+
 class LoadedPolicies:
     """The policies of a process, as a product: loaded at its start, and again when files change.
 
@@ -112,6 +123,8 @@ class LoadedPolicies:
         self._begun = 0
         self._next_table: PolicyTable | None = None
         self._is_asked = asyncio.Event()
+        self.on_loaded: Callable[[], None] = lambda: None
+        """Called when other policies, or none, are in force."""
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
@@ -139,6 +152,7 @@ class LoadedPolicies:
         if policies is None:
             self._gate = None
             self._give(None)
+            self.on_loaded()
             return
         # imported here, because most processes have no policies
         from retinue.policies.counts import MemoryCounts
@@ -146,9 +160,7 @@ class LoadedPolicies:
         from retinue.policies.decision_figures import DecisionFigures
         from retinue.policies.gate import Gate
 
-        runs = self._find_runs()
-        opening = None if runs is None else runs.open_approvals
-        counting = None if runs is None else runs.open_call_counts
+        opening, counting = self.find_approvals(), self._find_counts()
         # what was counted stays counted when files change
         self._counts = self._counts or MemoryCounts()
         self._groups = self._groups or self._make_groups()
@@ -170,6 +182,35 @@ class LoadedPolicies:
 
             self._gate.ask_client = ask_client
         self._give(self._gate.check)
+        self.on_loaded()
+
+    def describe(self) -> list[str]:
+        """Digest and mode of the policies in force, equal in processes that decide alike."""
+        return ["", ""] if self._gate is None else [self._digest, self._gate.mode]
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether a policy in force may ask a person."""
+        policies = () if self._gate is None else self._gate.engine.policies.policies
+        return any(policy.effect == "approve" for policy in policies)
+
+    @property
+    def figures(self) -> DecisionFigures | None:
+        """The decisions since the process started; None before the first policies."""
+        return self._figures
+
+    def find_approvals(self) -> OpenApprovals | None:
+        """What opens the store of approvals; None in a process that keeps none."""
+        if (led := self._process.find(LedPolicies)) is not None:
+            return led.open_approvals
+        runs = self._find_runs()
+        return None if runs is None else runs.open_approvals
+
+    def _find_counts(self) -> Callable[[], Awaitable[CallCounts]] | None:
+        if (led := self._process.find(LedPolicies)) is not None:
+            return led.open_counts
+        runs = self._find_runs()
+        return None if runs is None else runs.open_call_counts
 
     def _make_recorder(self) -> InputRecorder | None:
         """What keeps the arguments that policies read; a process without an audit keeps none."""
@@ -178,6 +219,8 @@ class LoadedPolicies:
         from retinue.policies.recording import InputRecorder
         from retinue.storage.audit_store import SqliteAudit
 
+        if (led := self._process.find(LedPolicies)) is not None:
+            return InputRecorder(led.append_inputs)
         audit = self._process.find(SqliteAudit)
         return None if audit is None else InputRecorder(audit.append_inputs)
 
@@ -228,6 +271,10 @@ class LoadedPolicies:
     def use_settings(self, table: PolicyTable) -> None:
         """Load again with other settings, soon."""
         self._next_table = table
+        self._is_asked.set()
+
+    def look_soon(self) -> None:
+        """Look for changed files at once."""
         self._is_asked.set()
 
     def _take(self, reading: _Reading) -> None:
@@ -339,8 +386,7 @@ class PoliciesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
         loaded.load()
-        runs = process.find(_lazy_runs()) if process.kind in KEEP_APPROVALS else None
-        ask = partial(ask_person, None if runs is None else runs.open_approvals)
+        ask = partial(ask_person, loaded.find_approvals())
         _use_guards(process, make_guards(process.tables.get(Settings).guards, ask))
 
         @asynccontextmanager

@@ -152,7 +152,9 @@ def _card_routes(shown: ShownAgents) -> tuple[Route, ...]:
     kept: LRUCache[tuple[frozenset[str], int], bytes] = LRUCache(MAX_KEPT_CARDS)
 
     async def answer_own(request: Request) -> Response:
-        agent = shown.own(identity_of(request.scope).principal)
+        caller = identity_of(request.scope).principal
+        await shown.decide(caller)
+        agent = shown.own(caller)
         if agent.is_narrowed:
             return Response(_encode_card(agent), media_type="application/json")
         version = (agent.scopes, shown.agent.revision)

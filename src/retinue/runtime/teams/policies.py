@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from retinue.policies.entities import TeamScope
 from retinue.runtime.teams.programs import FILES, read_installed
+from retinue.runtime.teams.rollout import read_rollout
 from retinue.runtime.teams.store import TEAMS, TeamStore
 from retinue.storage.state import State
 from retinue.team.package import Team
@@ -14,7 +16,7 @@ LAYER = "policies"
 
 
 def list_team_policies(state_root: Path) -> dict[Path, TeamScope]:
-    """The files of policies of the active teams, each with what its policies bind.
+    """The files of policies of the digests that run, each with what its policies bind.
 
     Raises StateDamagedError for a team that cannot be read, because its policies would not count.
     """
@@ -23,9 +25,15 @@ def list_team_policies(state_root: Path) -> dict[Path, TeamScope]:
     store = TeamStore(State(state_root))
     files: dict[Path, TeamScope] = {}
     for row in store.list_active():
-        team = read_installed(store, row.name, row.active or "")
-        folder = store.folder_of(team.name, team.digest) / FILES
-        files |= {folder / path: scope_of(team) for path in team.policies}
+        rollout = read_rollout(row)
+        digests = (row.active or "",) if rollout is None else rollout.list_running()
+        for digest in digests:
+            team = read_installed(store, row.name, digest)
+            folder, scope = store.folder_of(team.name, team.digest) / FILES, scope_of(team)
+            if digest != digests[0]:
+                # while two digests run, the policies of both bind both, each with ids of its own
+                scope = replace(scope, name=f"{team.name}@{digest[7:19]}")
+            files |= {folder / path: scope for path in team.policies}
     return files
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import orjson
 import structlog
 
 from retinue.core.errors import RetinueError, StateDamagedError
@@ -26,6 +25,7 @@ from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from retinue.team.definition import DATA, TeamImport
 from retinue.team.package import Team, read_config
+from retinue.team.toml_text import quote, render_value
 
 CONFIG = "config.json"
 MANIFEST = "manifest.json"
@@ -110,11 +110,16 @@ def team_children(
 
 
 def read_team_imports(state: State) -> dict[str, ImportTable]:
-    """The imports of all active teams by name, as tables of the settings with their secrets filled in."""
+    """The imports of all active teams by name, as tables of the settings with their secrets filled in.
+
+    Of an import that two digests of a team have, it is that of the digest that lists show.
+    """
     tables: dict[str, ImportTable] = {}
-    for store, row, team in _list_teams(state):
+    for store, row, team in _list_teams(state, list_digests):
         values = variables_of(store, row.name)
         for name, table in team.definition.imports.items():
+            if name in tables:
+                continue
             try:
                 tables[name] = import_table(store, team, name, table, values)
             except (RetinueError, OSError) as error:
@@ -243,18 +248,7 @@ def render_settings(team: Team) -> bytes:
     definition = team.definition.as_json()
     for table in ("access", "llm"):
         for name, values in definition.get(table, {}).items():
-            lines.append(f"[{table}.{_quote(name)}]")
-            lines += [f"{key} = {_render(value)}" for key, value in values.items()]
+            lines.append(f"[{table}.{quote(name)}]")
+            lines += [f"{key} = {render_value(value)}" for key, value in values.items()]
             lines.append("")
     return "\n".join(lines).encode()
-
-
-def _render(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_quote(str(k))} = {_render(v)}" for k, v in value.items()) + " }"
-    return _quote(value)
-
-
-def _quote(value: object) -> str:
-    # the strings, numbers and lists of JSON are those of TOML, but for DEL
-    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")

@@ -1,16 +1,17 @@
 """Takes a team through the stages of its rollout: start, check, weights, and the end of one digest.
 
-Each stage is written before it is entered. After a restart of the hub the stage begins anew, with the time
-that it is held and with its figures.
+Each stage is written before it is entered. After a restart of the hub its programs are checked again, and the
+weight is held anew, with new figures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import semver
@@ -30,6 +31,7 @@ from retinue.team.package import Team
 
 READY_WITHIN_S = 60.0
 LOOK_S = 0.2
+SHOWN_RUNS = 5
 BACK_WITHIN_S = 30.0
 """How long the calls in flight of a digest that failed may go on."""
 
@@ -43,18 +45,20 @@ _log = structlog.get_logger("retinue.teams")
 class MeshOfRollout:
     """What a rollout needs of its hub.
 
-    ``open_record`` gives the whole record of an entry, ``count_calls`` its calls in flight, ``find_exam``
-    why an agent failed its entrance exam. ``run_workflow`` starts a workflow and waits for its end.
-    ``holds_runs`` = a run that goes on has chosen this mark, or was started before a time without a choice.
+    ``open_record`` gives the whole record of an entry, ``count_calls`` its calls in flight. ``examine``
+    makes the entrance exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it.
+    ``run_workflow`` starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and
+    chose this mark, or started before a time without a choice.
     """
 
     rollouts: Rollouts
     dispatch: Callable[[Call], Awaitable[Outcome]]
     open_record: Callable[[Entry], Awaitable[AgentRecord | None]]
     count_calls: Callable[[Entry], int]
+    examine: Callable[[Entry, TraceContext], Awaitable[None]]
     find_exam: Callable[[Entry], str]
     run_workflow: Callable[[str, Mapping[str, Any], Principal, TraceContext], Awaitable[None]]
-    holds_runs: Callable[[str, str, float], Awaitable[bool]]
+    list_runs: Callable[[str, str, float], Awaitable[Sequence[str]]]
     begin_chain: Callable[[], TraceContext]
     apply: Callable[[], None]
     """Makes calls follow the rows, which have changed."""
@@ -190,12 +194,21 @@ class RolloutStages:
         except TimeoutError:
             problem = f"its check did not end within {check.timeout_s:g} s"
             raise TeamRefusedError("check_failed", self.name, problem) from None
+        for entry in self._members(stored.new):
+            await self.mesh.examine(entry, self._chain(stored))
+        self._compare_exams(stored)
         self._enter(stored, "serve")
+
+    def _compare_exams(self, stored: StoredRollout) -> None:
+        """Raise TeamRefusedError for an agent that fails its exam, unless the one before fails it, too."""
+        failing = {entry.name for entry in self._members(stored.old) if self.mesh.find_exam(entry)}
+        for entry in self._members(stored.new):
+            if entry.name not in failing and (problem := self.mesh.find_exam(entry)):
+                raise TeamRefusedError("check_failed", self.name, f"{entry.name} fails its exam: {problem}")
 
     async def _serve(self, stored: StoredRollout) -> None:
         """Hold one weight, and compare the digests meanwhile."""
         team = read_installed(self.store, self.name, stored.new)
-        await self._wait_for_programs(stored, team)  # the hub may have been started again
         ends = self._count_ends(team)
         until = time.monotonic() + stored.hold_s
         while True:
@@ -204,11 +217,7 @@ class RolloutStages:
                 raise TeamRefusedError("check_failed", self.name, "a program of it ended")
             if problem := find_worse(self._figures_of(stored.old), self._figures_of(stored.new)):
                 raise TeamRefusedError("check_failed", self.name, problem)
-            for entry in self._members(stored.new):
-                if problem := self.mesh.find_exam(entry):
-                    raise TeamRefusedError(
-                        "check_failed", self.name, f"{entry.name} fails its exam: {problem}"
-                    )
+            self._compare_exams(stored)
             if is_over:
                 break
             await self._pause(stored)
@@ -220,10 +229,12 @@ class RolloutStages:
     async def _drain(self, stored: StoredRollout) -> None:
         """Wait for the chains of the digest before, at most ``drain_s`` in all."""
         while self.now() - stored.entered_at < stored.drain_s:
-            if not self._counts_calls(stored.old) and not await self.mesh.holds_runs(
-                self.name, mark_of(stored.old), stored.entered_at
-            ):
+            runs = await self.mesh.list_runs(self.name, mark_of(stored.old), stored.entered_at)
+            if not runs and not self._counts_calls(stored.old):
                 break
+            if (held_by := tuple(runs[:SHOWN_RUNS])) != stored.held_by:
+                stored = replace(stored, held_by=held_by)
+                self._change(stored, partial(_with_rollout, stored))
             await self._pause(stored)
         self._end(stored)
 
@@ -272,10 +283,10 @@ class RolloutStages:
 
         self._change(stored, change)
 
-    def _enter(self, stored: StoredRollout, stage: Stage, *, step: int = 0) -> None:
+    def _enter(self, stored: StoredRollout, stage: Stage, *, step: int | None = None) -> None:
         entered = replace(stored.enter(stage, self.now(), step=step), figures=self._render_figures(stored))
         _log.info("rollout", team=self.name, digest=stored.new, stage=stage, weight=entered.weight)
-        self._change(stored, lambda row: replace(row, rollout=entered.as_json()))
+        self._change(stored, partial(_with_rollout, entered))
 
     def _change(self, stored: StoredRollout, change: Callable[[TeamRow], TeamRow]) -> None:
         """Write the row, unless a command has removed or replaced the rollout meanwhile."""
@@ -327,3 +338,7 @@ class RolloutStages:
             "old": self._figures_of(stored.old).as_json(),
             "new": self._figures_of(stored.new).as_json(),
         }
+
+
+def _with_rollout(rollout: StoredRollout, row: TeamRow) -> TeamRow:
+    return replace(row, rollout=rollout.as_json())

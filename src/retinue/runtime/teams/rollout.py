@@ -40,6 +40,8 @@ class StoredRollout:
     signer: str = ""
     reference: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
+    held_by: Sequence[str] = ()
+    """The runs for which the old digest still runs, the first few."""
 
     @property
     def weight(self) -> int:
@@ -53,9 +55,9 @@ class StoredRollout:
         """Whether the new digest has neither failed nor replaced the old one."""
         return self.stage not in ("drain", "back")
 
-    def enter(self, stage: Stage, at: float, *, step: int = 0) -> StoredRollout:
-        """The rollout at another stage."""
-        return replace(self, stage=stage, step=step, entered_at=at)
+    def enter(self, stage: Stage, at: float, *, step: int | None = None) -> StoredRollout:
+        """The rollout at another stage, with the same step or another one."""
+        return replace(self, stage=stage, step=self.step if step is None else step, entered_at=at)
 
     def for_calls(self, team: str) -> Rollout:
         """The rollout as calls see it."""
@@ -86,7 +88,7 @@ def read_rollout(row: TeamRow) -> StoredRollout | None:
         return None
     try:
         stored = StoredRollout(**row.rollout)
-        return replace(stored, steps=tuple(stored.steps))
+        return replace(stored, steps=tuple(stored.steps), held_by=tuple(stored.held_by))
     except TypeError as error:
         raise StateDamagedError(
             f"the rollout of {row.name}", str(error), remedy=f"retinue down {row.name}"
@@ -97,6 +99,23 @@ def list_rollouts(state: State) -> dict[str, StoredRollout]:
     """The rollouts of all teams by name. Raises StateDamagedError."""
     rollouts = {name: read_rollout(row) for name, row in TeamStore(state).read_rows().items()}
     return {name: rollout for name, rollout in rollouts.items() if rollout is not None}
+
+
+def begin_again(state: State, at: float) -> None:
+    """Let rollouts begin again whose weight was above 0, because all programs have ended with the hub.
+
+    New chains go to the old digest until the programs of the new one answer and have passed their check.
+    Then it gets the weight that it had.
+    """
+
+    def change(row: TeamRow) -> TeamRow:
+        rollout = read_rollout(row)
+        if rollout is None or rollout.stage not in ("check", "serve"):
+            return row
+        return replace(row, rollout=rollout.enter("start", at).as_json())
+
+    for name in list_rollouts(state):
+        TeamStore(state).change_row(name, change)
 
 
 def list_digests(row: TeamRow) -> tuple[str, ...]:

@@ -18,8 +18,6 @@ from types import TracebackType
 from typing import Any
 
 import structlog
-from mcp.server.streamable_http import StreamableHTTPServerTransport
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
@@ -38,13 +36,7 @@ from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import RetinueError
 from retinue.mcp.codec.content import complete_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
-from retinue.mcp.server.change_notifier import (
-    ChangeNotifier,
-    Connections,
-    Live,
-    RunningCall,
-    id_in_use,
-)
+from retinue.mcp.server.change_notifier import RunningCall, id_in_use
 from retinue.mcp.server.channel import DeafChannel, McpCaller
 from retinue.mcp.server.fast.fast_requests import (
     LIST,
@@ -55,10 +47,8 @@ from retinue.mcp.server.fast.fast_requests import (
     parse_identity,
 )
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
-from retinue.mcp.server.sdk_internals import Hold, find_open_session, has_request
+from retinue.mcp.server.sdk_internals import OpenSession, Sessions
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest
-from retinue.mesh.channel import ASKABLE
-from retinue.mesh.permissions import principal_key
 from retinue.web.codec.merged_traces import parse_traces
 from retinue.web.codec.trace import parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, replay
@@ -86,14 +76,12 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _log = structlog.get_logger(__name__)
 
 
-_Accepted = tuple[
-    FastRequest, ToolCatalog, ToolEntry | None, Live | None, StreamableHTTPServerTransport | None
-]
+_Accepted = tuple[FastRequest, ToolCatalog, ToolEntry | None, OpenSession | None]
 """The request, the caller's tools, the called one (None for a list), and the session."""
 
 
 class FastPath:
-    """The fast path of one server, in front of the SDK's ``manager``.
+    """The fast path of one server, in front of the SDK.
 
     ``server_info`` is the server's name and version as results of 2026-07-28 carry it.
     """
@@ -102,17 +90,13 @@ class FastPath:
         self,
         offer: Offer,
         tools: ToolHandlers,
-        connections: Connections,
-        notifier: ChangeNotifier,
-        manager: StreamableHTTPSessionManager,
+        sessions: Sessions,
         server_info: dict[str, Any],
         options: McpOptions,
     ) -> None:
         self._offer = offer
         self._tools = tools
-        self._connections = connections
-        self._notifier = notifier
-        self._manager = manager
+        self._sessions = sessions
         self._server_info = server_info
         self._options = options
 
@@ -135,16 +119,16 @@ class FastPath:
             with FastAnswer(receive, send, reused, self._options.heartbeat_s) as answer:
                 await answer.fail(id_in_use(reused.id).error)
             return None
-        request, catalog, entry, live, session = found
-        if live is not None:
-            self._notifier.attend(principal)
-        held = _NOTHING_HELD if session is None else Hold(session, self._options.session_idle_s)
+        request, catalog, entry, session = found
+        if session is not None:
+            self._sessions.attend(principal)
+        held = _NOTHING_HELD if session is None else session.hold
         with held, FastAnswer(receive, send, request, self._options.heartbeat_s) as answer:
             if entry is None:
                 await self._list(catalog, answer, request)
             else:
                 caller = McpCaller(principal, "mcp", _trace_of(visitor, request), request.session)
-                await self._call(entry, answer, request, caller, live)
+                await self._call(entry, answer, request, caller, session)
         return None
 
     def _accept(self, message: Message, headers: Headers, principal: Principal) -> _Accepted | None:
@@ -154,20 +138,18 @@ class FastPath:
         request = parse_fast_request(message.get("body", b""), headers)
         if request is None:
             return None
-        live: Live | None = None
-        session: StreamableHTTPServerTransport | None = None
+        session: OpenSession | None = None
         if request.session is not None:
-            live = self._find_session(request, request.session, principal)
-            session = None if live is None else find_open_session(self._manager, request.session)
-            if session is None or has_request(session, request.id):
+            session = self._sessions.find(request.session, request.id, principal)
+            if session is None:
                 return None
         try:
             catalog = self._offer.tools(principal, request.session)
-            entry = None if request.method == LIST else self._find_plain(catalog, request, live, principal)
+            entry = None if request.method == LIST else self._find_plain(catalog, request, session, principal)
         except RetinueError:
             return None
         is_open = entry is not None or request.method == LIST
-        return (request, catalog, entry, live, session) if is_open else None
+        return (request, catalog, entry, session) if is_open else None
 
     def _find_reused(self, message: Message, headers: Headers, principal: Principal) -> FastRequest | None:
         """The request, if an earlier one of its session with the same id is not answered yet.
@@ -179,25 +161,11 @@ class FastPath:
         request = parse_identity(message.get("body", b""), headers)
         if request is None or request.session is None:
             return None
-        live = self._connections.find(request.session)
-        session = find_open_session(self._manager, request.session)
-        if live is None or session is None or live.owner != principal_key(principal):
-            return None
-        is_running = coerce_request_id(request.id) in live.calls or has_request(session, request.id)
+        is_running = self._sessions.has_request(request.session, request.id, principal)
         return request if is_running else None
 
-    def _find_session(self, request: FastRequest, session_id: str, principal: Principal) -> Live | None:
-        """The session, if it is this caller's, has begun, and no request of this id runs in it."""
-        live = self._connections.find(session_id)
-        if live is None or live.owner != principal_key(principal):
-            return None
-        # the capabilities of a client are known once its initialize was accepted
-        if live.connection.client_capabilities is None or not live.connection.initialize_accepted:
-            return None
-        return None if coerce_request_id(request.id) in live.calls else live
-
     def _find_plain(
-        self, catalog: ToolCatalog, request: FastRequest, live: Live | None, principal: Principal
+        self, catalog: ToolCatalog, request: FastRequest, session: OpenSession | None, principal: Principal
     ) -> ToolEntry | None:
         """The tool, if nothing but its result can reach the client."""
         entry = catalog.find(request.name)
@@ -208,18 +176,15 @@ class FastPath:
         is_elsewhere = entry.agent is not None and entry.skill.output_schema is None
         # a policy may ask the person behind a client that may approve
         is_asked = APPROVER_SCOPE in principal.scopes
-        if (entry.skill.channel or is_elsewhere or is_asked) and self._has_channel(request, live):
+        if (entry.skill.channel or is_elsewhere or is_asked) and self._has_channel(request, session):
             return None
         return entry
 
-    def _has_channel(self, request: FastRequest, live: Live | None) -> bool:
+    def _has_channel(self, request: FastRequest, session: OpenSession | None) -> bool:
         """Whether the client of this request listens to anything but the result, or can be asked."""
-        if request.has_channel or live is None:
+        if request.has_channel or session is None:
             return request.has_channel
-        able = live.connection.client_capabilities
-        return self._offer.facts.logs or (
-            able is not None and any(getattr(able, kind) is not None for kind in ASKABLE)
-        )
+        return self._offer.facts.logs or session.is_askable
 
     async def _list(self, catalog: ToolCatalog, answer: FastAnswer, request: FastRequest) -> None:
         try:
@@ -231,7 +196,12 @@ class FastPath:
         await answer.finish(result, filled=(PLACEHOLDER_BYTES, listed))
 
     async def _call(
-        self, entry: ToolEntry, answer: FastAnswer, request: FastRequest, caller: McpCaller, live: Live | None
+        self,
+        entry: ToolEntry,
+        answer: FastAnswer,
+        request: FastRequest,
+        caller: McpCaller,
+        session: OpenSession | None,
     ) -> None:
         asked = ToolRequest(
             request.name,
@@ -240,8 +210,8 @@ class FastPath:
             is_modern=request.is_modern,
         )
         running: RunningCall | None = None
-        if live is not None:
-            running = live.calls[coerce_request_id(request.id)] = RunningCall()
+        if session is not None:
+            running = session.calls[coerce_request_id(request.id)] = RunningCall()
         result: dict[str, Any] = {}
         error: ErrorData | None = None
         try:
@@ -256,8 +226,8 @@ class FastPath:
             _log.exception("call failed", tool=request.name)
             error = ErrorData(code=INTERNAL_ERROR, message="Internal server error")
         finally:
-            if live is not None:
-                live.calls.pop(coerce_request_id(request.id), None)
+            if session is not None:
+                session.calls.pop(coerce_request_id(request.id), None)
         if running is not None and running.ended_by:
             running.task.uncancel()
             await (

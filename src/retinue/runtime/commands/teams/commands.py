@@ -447,6 +447,7 @@ class TeamCommands:
         reference: str,
     ) -> None:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
+        check_installed_policies(self._store, team)
         await self._check_imports(team, values)
         self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
         await ensure_hub(self._state, self._http, logs=self._settings.logs)

@@ -187,8 +187,9 @@ def _read_tools(
 
 
 def check_package_lock(content: bytes, package: str, version: str, field: str) -> int:
-    """The number of packages of a ``package-lock.json``, each with a hash and an address over HTTPS.
+    """The number of packages of a ``package-lock.json``, each with the hash of its archive.
 
+    An address is one over HTTPS; npm leaves addresses out with ``omit-lockfile-registry-resolved``.
     Raises InvalidSettingError for a lock that would fetch anything else than the named version by hash.
     """
     remedy = "write it again: retinue lock"
@@ -202,7 +203,7 @@ def check_package_lock(content: bytes, package: str, version: str, field: str) -
         problem = f"its lock has {package} {str(root.get('version'))[:40]}, not {version}"
         raise InvalidSettingError(field, problem, remedy=remedy)
     for name, row in rows.items():
-        address = str(row.get("resolved", ""))
+        address = str(row.get("resolved", "https://"))
         if not str(row.get("integrity", "")).startswith("sha512-") or not address.startswith("https://"):
             raise InvalidSettingError(
                 field, f"{name[:80]} has no hash of its archive in the lock", remedy=remedy

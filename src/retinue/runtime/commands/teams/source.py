@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from retinue.guards.sensitive import find_sensitive
 from retinue.storage.files import replace_file, storage_errors
 from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, parse_definition
 from retinue.team.files import MAX_FILE_BYTES, MAX_FILES, TeamFile, find_list_problem, find_path_problem
+from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config
 from retinue.team.lock import TeamLock, parse_lock
 
 LOCKS = "locks"
@@ -191,6 +193,23 @@ def _secret_inside(path: str, position: int, text: str, what: str) -> InvalidSet
     line = text.count("\n", 0, position) + 1
     remedy = 'name it in [secrets] of team.toml and write "${NAME}" in its place'
     return InvalidSettingError(f"{path}, line {line}", f"it holds {what}", remedy=remedy)
+
+
+def convert_settings(folder: Path) -> Conversion:
+    """Write the ``team.toml`` of the settings in a folder, whose name is that of the team.
+
+    Raises InvalidSettingError for a folder that has one, and for settings of which no team can be made.
+    """
+    path = folder / FILE
+    if path.exists():
+        raise InvalidSettingError(FILE, f"{path} exists", remedy="edit it, or move it away")
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
+    conversion = convert_config(
+        _read_file(folder, CONFIG_FILE), name if name[:1].isalpha() else f"team-{name}"
+    )
+    with storage_errors(path):
+        replace_file(path, conversion.text.encode(), mode=0o644)
+    return conversion
 
 
 def write_lock(folder: Path, content: bytes) -> None:

@@ -7,8 +7,10 @@ its stages. A hub without a rollout looks at one file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -24,6 +26,7 @@ from retinue.runtime.parts.children import find_teams_change
 from retinue.runtime.serving import end_task
 
 if TYPE_CHECKING:  # only states with rollouts load these
+    from retinue.hub.examiner import Examiner
     from retinue.hub.workflows import ChainChoice, RunStarter
     from retinue.mesh.directory.rollouts import Rollouts
     from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
@@ -73,6 +76,7 @@ class FollowedRollouts:
         calls = [rollout.for_calls(team) for team, rollout in sorted(stored.items())]
         self.rollouts.configure(calls, list(self._directory.list_held()))
         self._process.dispatcher.rollouts = self.rollouts
+        self._directory.find_hidden = self.rollouts.find_hidden
         if (starter := self._find_starter()) is not None and starter.chains is None:
             starter.chains = _choose_for_runs(starter, self.rollouts)
 
@@ -98,7 +102,7 @@ class FollowedRollouts:
     def _end(self) -> None:
         if self.rollouts is not None and (starter := self._find_starter()) is not None:
             starter.chains = None
-        self._process.dispatcher.rollouts = self.rollouts = None
+        self._process.dispatcher.rollouts = self.rollouts = self._directory.find_hidden = None
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -133,6 +137,10 @@ class RolloutsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         followed = FollowedRollouts(process)
+        if self._leads and find_teams_change(process.state) is not None:
+            from retinue.runtime.teams.rollout import begin_again
+
+            begin_again(process.state, time.time())
         followed.look()  # before the first program starts
         tasks: dict[str, asyncio.Task[None]] = {}
         is_ready = asyncio.Event()
@@ -181,6 +189,22 @@ async def _lead(process: Process, followed: FollowedRollouts, team: str) -> None
         unsubscribe()
 
 
+def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
+    """An examiner whose questions go to the digest of a chain of calls, which no list shows yet."""
+    from retinue.core.call import Call, Outcome, TraceExtension
+    from retinue.hub.examiner import Examiner, ExamLimits
+    from retinue.settings_tables import ExamTable
+
+    others = {} if chain.extension is None else chain.extension.others
+    table = process.tables.get(ExamTable)
+
+    async def dispatch(call: Call) -> Outcome:
+        trace = call.trace.with_extension(TraceExtension(call.trace.allowance, others))
+        return await process.dispatcher.dispatch(replace(call, trace=trace, listing=None))
+
+    return Examiner(dispatch, ExamLimits(table.calls, table.timeout_s, table.dollars))
+
+
 def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
     from retinue.hub.workflows import RunStarter
     from retinue.mesh.directory.rollouts import CHOSEN
@@ -196,6 +220,12 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         listing = await directory.open(entry)
         return None if listing is None else listing.record
 
+    async def examine(entry: Entry, chain: TraceContext) -> None:
+        listing = None if exams is None or exams.policy == "off" else await directory.open(entry)
+        if exams is not None and listing is not None:
+            result = await _make_examiner(process, chain).examine(listing, entry.name)
+            exams.put(entry, result)
+
     def find_exam(entry: Entry) -> str:
         result = None if exams is None else exams.find(entry)
         return "; ".join(result.problems) if result is not None and result.status == "failed" else ""
@@ -210,17 +240,17 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         if record.status != "done":
             raise ExecutionFailedError(record.status if record.fault is None else record.fault.message)
 
-    async def holds_runs(team: str, mark: str, before: float) -> bool:
-        runs = process.get(LazyRuns)
+    async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
+        runs, held = process.get(LazyRuns), []
         if not runs.store.exists():
-            return False
+            return ()
         for record in await process.get(RunStarter).runs.list_all(status="running", children=True):
             trace = record.request.origin.trace
             others = {} if trace is None or trace.extension is None else trace.extension.others
             chosen = others.get(CHOSEN, {}).get(team)
             if chosen == mark or (chosen is None and record.started_at < before):
-                return True
-        return False
+                held.append(record.id)
+        return held
 
     def begin_chain() -> TraceContext:
         return new_trace().with_allowance(guard.new_trace_allowance)
@@ -230,9 +260,10 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         dispatch=dispatcher.dispatch,
         open_record=open_record,
         count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
+        examine=examine,
         find_exam=find_exam,
         run_workflow=run_workflow,
-        holds_runs=holds_runs,
+        list_runs=list_runs,
         begin_chain=begin_chain,
         apply=followed.apply,
     )

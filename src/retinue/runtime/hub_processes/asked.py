@@ -1,0 +1,142 @@
+"""Pure: reads from a POST which process of a hub must answer it, before anything is checked.
+
+A request may name something that one process has: a chain of calls, a suspended call of MCP, or a task of
+A2A. The name tells the process (`place.owner_of`). Names from clients are claims; a wrong one reaches a
+process that refuses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from retinue.core.record import HUB_NAME
+from retinue.mcp.codec.messages import is_modern
+from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER
+
+Protocol = Literal["execute", "mcp", "a2a"]
+
+TRACE_ID = b"x-openstarry-trace-id"
+
+READ_BYTES = 64 * 1024
+"""A longer body is not read here; the leader answers the request."""
+
+_TRACE_KEY = TRACE_ID.decode()
+_NAMES = re.compile(rb"requestState|x-openstarry-trace-id", re.IGNORECASE)
+"""What a body of MCP has that names a process; others are not parsed for it."""
+
+_ENDS: Mapping[str, Protocol] = {"/execute": "execute", "/mcp": "mcp"}
+_AGENTS = "/agents/"
+_SESSION, _VERSION = SESSION_HEADER.encode(), VERSION_HEADER.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A POST whose answer may come from any process; ``agent`` None = to the hub's own endpoint."""
+
+    protocol: Protocol
+    agent: str | None
+    headers: Mapping[bytes, bytes]
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether the path and the headers do not tell which process answers."""
+        return self.protocol != "execute" or self.agent is None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the body may be read whole to decide."""
+        length = self.headers.get(b"content-length", b"")
+        return length.isdigit() and int(length) <= READ_BYTES
+
+    @property
+    def session(self) -> str | None:
+        """The session of MCP."""
+        session = self.headers.get(_SESSION)
+        return None if session is None else session.decode("latin-1")
+
+    @property
+    def is_sessionless(self) -> bool:
+        """Whether the version of MCP has no sessions."""
+        version = self.headers.get(_VERSION)
+        return version is not None and is_modern(version.decode("latin-1")) and self.session is None
+
+
+def read_head(path: str, headers: list[tuple[bytes, bytes]]) -> Asked | None:
+    """What a POST to ``path`` asks for; None for an endpoint of the leader alone."""
+    end = path[path.rfind("/") :]
+    protocol = _ENDS.get(end)
+    if protocol is None:
+        agent = path.removeprefix(_AGENTS).removesuffix("/")
+        is_agent = path.startswith(_AGENTS) and agent and "/" not in agent
+        return Asked("a2a", agent, dict(headers)) if is_agent else None
+    place = path[: -len(end)]
+    if not place:
+        return Asked(protocol, None, dict(headers))
+    if not place.startswith(_AGENTS):
+        return None
+    agent = place[len(_AGENTS) :]
+    is_hub = protocol == "mcp" and agent == HUB_NAME
+    return Asked(protocol, None if is_hub else agent, dict(headers))
+
+
+def find_name(asked: Asked, body: bytes | None) -> bytes | None:
+    """The name in a request that tells which process has what it means; None for none."""
+    trace_id = asked.headers.get(TRACE_ID)
+    if body is None:
+        return trace_id
+    if asked.protocol == "a2a":
+        params = read_params(body)
+        message = read_message(params)
+        named = message.get("taskId") or (None if message else params.get("taskId") or params.get("id"))
+        claims: list[Any] = [named, trace_id, _find_trace(message.get("metadata"))]
+        claims.append(_find_trace(params.get("metadata")))
+    elif trace_id is not None or _NAMES.search(body) is None:
+        return trace_id
+    else:
+        params = read_params(body)
+        claims = [params.get("requestState"), _find_trace(params.get("_meta"))]
+    for claim in claims:
+        if isinstance(claim, str):
+            return claim.encode("utf-8", "surrogatepass")
+        if isinstance(claim, bytes):
+            return claim
+    return None
+
+
+def find_message_id(body: bytes | None) -> str | None:
+    """The id of a message of A2A, by which a repetition of it is known."""
+    message_id = {} if body is None else read_message(read_params(body)).get("messageId")
+    return message_id if isinstance(message_id, str) else None
+
+
+def read_message(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message that a request of A2A sends; {} where it sends none."""
+    message = params.get("message")
+    return message if isinstance(message, dict) else {}
+
+
+def _find_trace(meta: Any) -> Any:
+    """The id of the trace in metadata, whose keys may have any case."""
+    if not isinstance(meta, dict):
+        return None
+    return next((value for key, value in meta.items() if key.lower() == _TRACE_KEY), None)
+
+
+def read_request(body: bytes) -> Mapping[str, Any]:
+    """The JSON-RPC request in ``body``; {} for a batch and for anything else."""
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return request if isinstance(request, dict) else {}
+
+
+def read_params(body: bytes) -> Mapping[str, Any]:
+    """The parameters of the request in ``body``; {} where it has none."""
+    params = read_request(body).get("params")
+    return params if isinstance(params, dict) else {}

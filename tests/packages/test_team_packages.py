@@ -1,0 +1,91 @@
+"""A team with locked packages as real processes: an agent with a PyPI requirement, a server of npm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from scripts.environment import find_uv
+from scripts.get_uv import UvNotFoundError
+from scripts.package_settings import make_uv_environment, read_settings
+from tests.processes.commands import retinue
+from tests.processes.running import program
+
+NPM_SERVER = "@modelcontextprotocol/server-filesystem@2026.8.31"
+REQUIREMENT = "semver==3.0.2"
+"""Another version than the one that Retinue has, so that the agent shows where it found it."""
+
+TEAM = f"""
+name = "packed"
+version = "1.0.0"
+
+[[agents]]
+target = "agents/versions/agent.py"
+
+[imports.files]
+npm = "{NPM_SERVER}"
+args = ["${{DATA}}"]
+
+[[check.calls]]
+agent = "versions"
+skill = "read_version"
+result = "3.0.2"
+"""
+
+AGENT = """
+from importlib.metadata import version
+
+from retinue import Agent
+
+agent = Agent("versions", version="1.0.0", description="Tells versions of packages.")
+
+
+@agent.skill()
+def read_version() -> str:
+    \"\"\"The version of semver that this agent has.\"\"\"
+    import semver
+
+    return version(semver.__name__)
+"""
+
+
+@pytest.mark.timeout(540)
+@pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("npm", "node")), reason="NOT TESTED: no npm or node"
+)
+def test_up_installs_what_the_lock_names_for_agents_and_imports(
+    tmp_path: Path, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        uv = find_uv(settings := read_settings())
+    except UvNotFoundError as error:
+        pytest.skip(f"NOT TESTED, because there is no uv: {error}")
+    for name, value in make_uv_environment(settings, {}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(uv).parent}{os.pathsep}{os.environ['PATH']}")
+    folder = tmp_path / "packed"
+    agents = folder / "agents" / "versions"
+    agents.mkdir(parents=True)
+    (folder / "team.toml").write_text(TEAM)
+    (agents / "agent.py").write_text(AGENT)
+    (agents / "pyproject.toml").write_text(
+        f'[project]\nname = "versions"\nversion = "1.0.0"\ndependencies = ["retinue", "{REQUIREMENT}"]\n'
+    )
+    retinue("lock", "packed", cwd=tmp_path)
+    digest = retinue("pack", "packed", cwd=tmp_path)
+    environments = retinue_home / "team-environments"
+    shutil.rmtree(environments)
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        hub.wait_for("hub at")
+        assert "packed 1.0.0 serves" in retinue("up", digest, "--yes", cwd=tmp_path)
+        assert len(list(environments.glob("venvs/*/bin/python"))) == 1
+        modules = next(environments.glob("npm/*/node_modules"))
+        assert (modules / "@modelcontextprotocol" / "server-filesystem").is_dir()
+        listed = retinue("call", "list_allowed_directories", "--json", cwd=tmp_path)
+        assert str(retinue_home / "teams" / "packed" / "data") in listed
+        assert orjson.loads(retinue("call", "read_version", "--json", cwd=tmp_path)) == "3.0.2"
+        assert "Traceback" not in hub.output
