@@ -7,11 +7,16 @@ they start. A failed test is not run again.
 from __future__ import annotations
 
 import argparse
+import compileall
+import contextlib
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from scripts.suite_times import FAST, SLOW, SUITES, suite_of
 
@@ -34,6 +39,8 @@ END_TO_END = (
 WORKERS = 3
 """One more than the cores of a small machine, because tests that start processes wait for them."""
 SLOWEST = 20
+FEW = 50
+"""As many changed test files are compiled by the workers without a loss of time."""
 
 
 def list_suites(root: Path = ROOT) -> dict[str, list[str]]:
@@ -72,14 +79,58 @@ def choose_runs(which: str, root: Path = ROOT) -> dict[str, list[str]]:
     return runs if which == "all" else {which: runs[which]}
 
 
+def cache_bytecode(places: Sequence[str], environment: Mapping[str, str], root: Path = ROOT) -> None:
+    """Compile the sources and the test files below ``places``, each of them once.
+
+    Each worker collects all files and each program that a test starts imports the sources. In a fresh clone
+    every one of them would compile the same files at the same moment.
+    """
+    for folder in ("src", *(package.relative_to(root).as_posix() for package in root.glob("packages/*/src"))):
+        compileall.compile_dir(root / folder, quiet=2, workers=0)
+    files = sorted(
+        (file for file in list_files(places, root) if not _has_cache(file)),
+        key=lambda file: file.stat().st_size,
+    )
+    if len(files) < FEW:
+        return
+    shares = [files[first::WORKERS] for first in range(WORKERS)]
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only"]
+    processes = [
+        subprocess.Popen([*command, *map(str, share)], cwd=root, env=environment, stdout=subprocess.DEVNULL)
+        for share in shares
+        if share
+    ]
+    for process in processes:
+        process.wait()
+
+
+def list_files(places: Sequence[str], root: Path = ROOT) -> Iterator[Path]:
+    """The test files of pytest's arguments: files, folders, single tests; options are left out."""
+    for place in places:
+        path = root / place.partition("::")[0]
+        if not place.startswith("-"):
+            yield from path.rglob("test_*.py") if path.is_dir() else [path]
+
+
+def _has_cache(file: Path) -> bool:
+    """Whether pytest has stored the compiled form of this content of the file."""
+    tag = f"{sys.implementation.cache_tag}-pytest-{pytest.__version__}"
+    cache = file.parent / "__pycache__" / f"{file.stem}.{tag}.pyc"
+    with contextlib.suppress(FileNotFoundError):
+        return cache.stat().st_mtime >= file.stat().st_mtime
+    return False
+
+
 def run_pytest(name: str, arguments: Sequence[str], root: Path = ROOT) -> tuple[int, float]:
     """Run pytest with its workers; gives its status and the seconds it took."""
     print(f"── {name} ──", flush=True)
     started = time.monotonic()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    cache_bytecode(arguments, environment, root)
     workers = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder"]
     options = ["-q", *workers, f"--durations={SLOWEST}", "-p", "scripts.suite_times"]
     command = [sys.executable, "-m", "pytest", *options, *arguments]
-    status = subprocess.run(command, cwd=root, check=False).returncode
+    status = subprocess.run(command, cwd=root, env=environment, check=False).returncode
     return status, time.monotonic() - started
 
 

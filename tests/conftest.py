@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _never_cache_loggers(config)
+    _never_wait_for_the_disk(config)
     structlog.configure(**LOGS)
 
 
@@ -58,6 +59,16 @@ def _never_cache_loggers(config: pytest.Config) -> None:
         configure(**{**options, "cache_logger_on_first_use": False})
 
     patch.setattr(structlog, "configure", configure_without_cache)
+    config.add_cleanup(patch.undo)
+
+
+def _never_wait_for_the_disk(config: pytest.Config) -> None:
+    """Writes of this process stay with the kernel, because no test turns the machine off.
+
+    Programs that tests start, which are killed, write through.
+    """
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", lambda descriptor: None)
     config.add_cleanup(patch.undo)
 
 

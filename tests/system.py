@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 import orjson
+import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
+from retinue.authoring.signatures import Signature, read_signature
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.hub.mesh_map import MeshParts
 from retinue.mesh.observing.events import EventBus, Observer
@@ -72,6 +76,36 @@ NOT_OPENED = frozenset(
     }
 )
 """The parts that start processes, and those that do in the background what a test does when it wants it."""
+
+
+def _read_once(read: Callable[..., Signature]) -> Callable[..., Signature]:
+    """Keep the signatures of Retinue's own skills, which each hub of a test would derive again.
+
+    A signature follows from what the key holds, because all annotations are texts that are resolved in the
+    module of the function.
+    """
+    signatures: dict[Any, Signature] = {}
+
+    def read_kept(function: Callable[..., Any], where: str, **options: Any) -> Signature:
+        plain = inspect.unwrap(function)
+        is_own = inspect.isfunction(plain) and plain.__module__.startswith("retinue.")
+        if not is_own or not all(isinstance(text, str) for text in plain.__annotations__.values()):
+            return read(function, where, **options)
+        defaults = [repr(default) for default in (plain.__defaults__, plain.__kwdefaults__)]
+        key = (plain.__code__, *defaults, *plain.__annotations__.items(), where, *options.items())
+        if key not in signatures:
+            signatures[key] = read(function, where, **options)
+        signature = signatures[key]
+        return replace(
+            signature,
+            input_schema=copy.deepcopy(signature.input_schema),
+            output_schema=copy.deepcopy(signature.output_schema),
+        )
+
+    return read_kept
+
+
+pytest.MonkeyPatch().setattr("retinue.authoring.agent.read_signature", _read_once(read_signature))
 
 
 async def _run_nothing(context: RunContext, request: RunRequest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -70,6 +72,22 @@ def test_a_test_of_a_slow_suite_that_make_test_runs_is_not_run_by_the_rest() -> 
         path, _, function = test.partition("::")
         assert suite_of(path) in SLOW
         assert f"def {function.partition('[')[0]}(" in (suites.ROOT / path).read_text("utf-8")
+
+
+def test_sources_and_tests_are_compiled_once_before_the_workers_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path, "tests/test_first.py", "src/fish/__init__.py", "packages/retinue-koi/src/koi.py")
+    monkeypatch.setattr(suites, "FEW", 1)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    suites.cache_bytecode(["tests", "--maxfail=1"], environment, tmp_path)
+    assert {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")} == {
+        "test_first",
+        "__init__",
+        "koi",
+    }
+    monkeypatch.setattr(subprocess, "Popen", None)
+    suites.cache_bytecode(["tests"], environment, tmp_path)
 
 
 def test_the_files_that_are_begun_first_exist() -> None:

@@ -288,6 +288,7 @@ class ExamTable(_Table):
     calls: int = Field(5, ge=1, le=100)
     timeout_s: float = Field(10.0, gt=0, le=300)
     dollars: float = Field(0.05, ge=0)
+    dollars_per_day: float = Field(1.0, ge=0)
 
 
 class ReceiptsTable(_Table):

@@ -156,7 +156,7 @@ READS = frozenset(
         "policy profiles",
         "policy remove",
     }
-    | {"approvals", "approvals show", "approvals approve", "approvals deny"}
+    | {"approvals", *(f"approvals {what}" for what in ("list", "show", "approve", "deny"))}
     | {"history", "wishes", "receipts"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}

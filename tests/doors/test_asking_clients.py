@@ -16,7 +16,16 @@ from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming, parts_of, state_of
 from tests.doors.test_a2a_push import Receiver
-from tests.doors.test_policies import ASK, WAYS, Bank, answer, list_loaded, open_bank, read_approval
+from tests.doors.test_policies import (
+    ASK,
+    WAYS,
+    Bank,
+    answer,
+    list_loaded,
+    open_bank,
+    read_approval,
+    write_policies,
+)
 from tests.mcp.clients import MODES, connect, texts
 from tests.serving import serve_app
 from tests.system import WAIT_S, System, Wire
@@ -107,6 +116,26 @@ async def test_a_task_waits_for_a_yes_from_anywhere_and_goes_on_by_itself(system
         else:
             assert "is denied by a person: for once" in task["status"]["message"]["parts"][0]["text"]
     assert bank.refunds == [900]
+
+
+async def test_a_task_that_has_waited_fails_where_the_policies_have_changed(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, ASK, durable=True)
+    sent = {"message": message(naming("refund", amount=900))}
+    task = (await ask_a2a(wire, bank.hub.url, "SendMessage", sent)).result["task"]
+    approval = task["status"]["message"]["metadata"]["approval"]
+    write_policies(
+        system, '@id("more") forbid(principal == Retinue::Agent::"x", action, resource);', "b.cedar"
+    )
+    bank.hub.process.get(LoadedPolicies).reload()
+    await answer(bank, approval, "yes")
+    async with asyncio.timeout(WAIT_S):
+        while state_of(task) not in ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"):
+            await asyncio.sleep(0.02)
+            task = (await ask_a2a(wire, bank.hub.url, "GetTask", {"id": task["id"]})).result
+    assert "the policies have changed meanwhile" in task["status"]["message"]["parts"][0]["text"]
+    assert bank.refunds == []
 
 
 async def test_a_repetition_under_its_key_gets_the_outcome_of_the_used_yes(

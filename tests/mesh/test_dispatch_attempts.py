@@ -314,3 +314,13 @@ async def test_a_caller_that_gives_up_at_its_deadline_has_waited_too_long_for_th
                 await dispatcher.dispatch(make_call(deadline=deadline))
         assert stats.snapshot().failures == failures
     assert stats.in_flight == 0
+
+
+async def test_a_call_of_an_exam_counts_in_no_statistic_and_opens_no_breaker() -> None:
+    dispatcher, lookup, _ = make_dispatcher(make_listing("a"), acts={"a": unreachable("a")})
+    for _ in range(10):
+        await dispatcher.dispatch(replace(make_call(), endpoint="exam"))
+    stats = dispatcher.agent_stats.of(make_listing("a"))
+    assert (stats.calls, stats.breaker.is_open, "unreachable a" in lookup.told) == (0, False, False)
+    await dispatcher.dispatch(make_call())
+    assert stats.calls == 1

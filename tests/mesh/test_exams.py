@@ -159,3 +159,23 @@ def test_a_new_digest_and_an_old_result_are_due_and_only_require_changes_the_cho
         stored.select((LISTING, changed), "count")
     assert "word" in raised.value.remedy
     assert stored.count([LISTING, passed, changed]) == {"failed": 1, "passed": 1, "not_examined": 1}
+
+
+async def test_the_exams_of_a_day_spend_no_more_than_its_money_and_the_next_day_has_its_own() -> None:
+    now, asked = 86_400.0 * 20_000, []
+
+    async def dispatch(call: Call) -> Outcome:
+        assert call.trace.allowance is not None
+        asked.append(call.trace.allowance.dollars)
+        return Outcome(call.id, call.skill, "done", "word", value={"words": 1}, usage={"cost_usd": 0.04})
+
+    examiner = Examiner(dispatch, ExamLimits(dollars=0.05, dollars_per_day=0.1), clock=lambda: now)
+    await examiner.examine(LISTING, "word")
+    await examiner.examine(LISTING, "word")
+    assert asked == [0.05, 0.05, 0.02, 0.0]
+    after_restart = Examiner(dispatch, ExamLimits(dollars=0.05, dollars_per_day=0.1), clock=lambda: now)
+    after_restart.money.load(examiner.money.to_json())
+    after_restart.money.load({"day": "today"})
+    assert after_restart.money.reserve(0.05) == 0.0
+    now += 86_400.0
+    assert after_restart.money.reserve(0.05) == 0.05

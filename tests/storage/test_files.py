@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 from retinue.core.errors import StateError, StorageFullError
-from retinue.storage.files import remove_leftovers, replace_file, storage_errors, sync_folder
+from retinue.storage.files import (
+    remove_leftovers,
+    replace_file,
+    storage_errors,
+    sync_folder,
+    use_write_ahead_log,
+)
 
 
 def test_a_file_is_replaced_and_its_time_changes_each_time(tmp_path: Path) -> None:
@@ -71,3 +79,18 @@ def test_a_folder_that_cannot_be_synced_does_not_undo_the_write(
     tmp_path: Path,
 ) -> None:
     sync_folder(tmp_path / "missing")
+
+
+def test_a_switch_to_the_write_ahead_log_waits_for_a_process_that_writes_its_tables(tmp_path: Path) -> None:
+    writer = sqlite3.connect(tmp_path / "new.db", isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    connection = sqlite3.connect(tmp_path / "new.db")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        use_write_ahead_log(connection, 0.0)
+    release = threading.Timer(0.05, writer.execute, ["COMMIT"])
+    release.start()
+    use_write_ahead_log(connection)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    release.join()
+    connection.close()
+    writer.close()

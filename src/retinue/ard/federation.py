@@ -23,7 +23,7 @@ from retinue.ard.codec.search import (
     render_search,
 )
 from retinue.core.errors import CallTimedOutError
-from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.ranking import LIKELY_FROM, Fit, SkillSearch
 from retinue.mesh.search.skill_texts import render_text
 from retinue.mesh.search.text_index import MemoryTextIndex
 from retinue.web.transport import HttpRequester, TransportError
@@ -157,11 +157,14 @@ def rank_entries(text: str, entries: Sequence[CatalogEntry]) -> list[tuple[Catal
     search = SkillSearch(index, lambda key: held[key][0] if key in held else None)
     ranking = search.find_skills(text, _MESH, limit=max(1, len(held)))
     return [
-        (held[hit.entry.id][1], scale(hit.score, ranking.hits[0].score, ranking.fit.score))
-        for hit in ranking.hits
+        (held[hit.entry.id][1], scale(hit.score, ranking.hits[0].score, ranking.fit)) for hit in ranking.hits
     ]
 
 
-def scale(score: float, best: float, fit: float) -> int:
-    """The score of ARD: how well the best result fits, and the others in proportion to it."""
-    return max(0, min(100, round(100 * fit * score / best))) if best > 0 else 0
+def scale(score: float, best: float, fit: Fit) -> int:
+    """The score of ARD: how well the best result fits, and the others in proportion to it.
+
+    Where the best result is not likely to fit, no score reaches that of one that is (`LIKELY_FROM`).
+    """
+    share = fit.score if fit.is_likely else min(fit.score, LIKELY_FROM - 0.01)
+    return max(0, min(100, round(100 * share * score / best))) if best > 0 else 0

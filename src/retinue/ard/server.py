@@ -143,7 +143,7 @@ class DiscoveryEndpoint:
         agents = []
         for hit in found.hits:
             if hit.entry.id not in scores:
-                scores[hit.entry.id] = scale(hit.score, found.hits[0].score, found.fit.score)
+                scores[hit.entry.id] = scale(hit.score, found.hits[0].score, found.fit)
                 agents.append(hit.entry)
         results = []
         listings = self._directory.open_all(agents)

@@ -24,6 +24,10 @@ MAX_KEY_LENGTH = 200
 """Characters of an idempotency key."""
 
 
+EXAM = "exam"
+"""The endpoint of the calls of entrance exams, which count in no figure of an agent."""
+
+
 def new_id() -> str:
     """A random id of 128 bits, in hex: of a call, or of a trace."""
     return os.urandom(16).hex()

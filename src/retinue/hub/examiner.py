@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from retinue.core.allowance import Allowance
-from retinue.core.call import Call, Outcome, Principal, new_id
+from retinue.core.allowance import Allowance, to_dollars
+from retinue.core.call import EXAM, Call, Outcome, Principal, new_id
 from retinue.core.record import HUB_NAME, Listing
+from retinue.core.usage import amount_of
 from retinue.mesh.exams import ExamQuestion, ExamResult, digest_of, has_shape, judge, list_questions
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.call_figures import AGENT_FAILURES
@@ -21,15 +22,55 @@ _FURTHER_CALLS = 8
 """Calls that one question may cause."""
 
 _AWAY = "agent_unreachable"
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class ExamLimits:
-    """What one exam may take: calls, seconds for each call, and dollars for each call."""
+    """What one exam may take: calls, seconds for each call, dollars for each call, and for all of a day."""
 
     calls: int = 5
     timeout_s: float = 10.0
     dollars: float = 0.05
+    dollars_per_day: float = 1.0
+
+
+class DailyMoney:
+    """What exams have spent today (UTC) of ``dollars_per_day``.
+
+    A call in flight, or one that timed out, counts with all it may spend. Another one that does not say what
+    it spent counts with nothing.
+    """
+
+    def __init__(self, dollars_per_day: float, clock: Callable[[], float] = time.time) -> None:
+        self._dollars_per_day = dollars_per_day
+        self._clock = clock
+        self._day = 0
+        self._spent = 0.0
+
+    def to_json(self) -> dict[str, float]:
+        """The form in a file."""
+        return {"day": self._day, "dollars": round(self._spent, 6)}
+
+    def load(self, row: object) -> None:
+        """Take what was stored; a row of another form is ignored."""
+        if isinstance(row, Mapping):
+            day, dollars = row.get("day"), row.get("dollars")
+            if type(day) is int and isinstance(dollars, int | float) and dollars >= 0:
+                self._day, self._spent = day, float(dollars)
+
+    def reserve(self, dollars: float) -> float:
+        """Reserve money for one call; returns how much it may spend, 0 where the day has none left."""
+        today = int(self._clock() // _DAY_S)
+        if today != self._day:
+            self._day, self._spent = today, 0.0
+        given = max(0.0, min(dollars, self._dollars_per_day - self._spent))
+        self._spent += given
+        return given
+
+    def settle(self, given: float, spent: float) -> None:
+        """Replace the reservation of a call by what it has spent."""
+        self._spent = max(0.0, self._spent - given + spent)
 
 
 class Examiner:
@@ -45,6 +86,7 @@ class Examiner:
         self._dispatch = dispatch
         self._limits = limits
         self._clock = clock
+        self.money = DailyMoney(limits.dollars_per_day, clock)
 
     async def examine(self, listing: Listing, name: str) -> ExamResult:
         """Ask an agent, which ``name`` means alone; it never raises for what the agent does."""
@@ -81,16 +123,27 @@ class Examiner:
 
     async def _ask(self, question: ExamQuestion, listing: Listing, name: str) -> Outcome:
         limits = self._limits
-        trace = new_trace().with_allowance(Allowance.of(None, limits.dollars))
+        given = self.money.reserve(limits.dollars)
+        trace = new_trace().with_allowance(Allowance.of(None, given))
         call = Call(
             id=new_id(),
             skill=question.skill,
             arguments=dict(question.arguments),
             principal=EXAMINER,
-            endpoint="exam",
+            endpoint=EXAM,
             trace=trace,
             agent=name,
             deadline=asyncio.get_running_loop().time() + limits.timeout_s,
             listing=listing.id,
         )
-        return await self._dispatch(call)
+        outcome = await self._dispatch(call)
+        self.money.settle(given, _find_spent(outcome, given))
+        return outcome
+
+
+def _find_spent(outcome: Outcome, given: float) -> float:
+    """What a call has spent; a call whose end is unknown may have spent all that it was given."""
+    if outcome.usage is None:
+        is_unknown = outcome.error is not None and outcome.error.type == "timeout"
+        return given if is_unknown else 0.0
+    return to_dollars(amount_of(outcome.usage).microdollars)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from retinue.core.call import Answer, Attempt, Call, Hop, Outcome, TraceExtension
+from retinue.core.call import EXAM, Answer, Attempt, Call, Hop, Outcome, TraceExtension
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
@@ -128,7 +128,7 @@ class ApprovedCall(NamedTuple):
     keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
-class CallLimits(Protocol):
+class PolicyLimits(Protocol):
     """The limits of policies that count one call; raises BusyError where one of them is reached."""
 
     async def check(self) -> None:
@@ -141,7 +141,7 @@ class CallLimits(Protocol):
         """Take back the count of a call that does not run."""
 
 
-Approve = Callable[[Channel, CallLimits | None], Awaitable[ApprovedCall]]
+Approve = Callable[[Channel, PolicyLimits | None], Awaitable[ApprovedCall]]
 """Uses the yes of a person for one call, who may be asked through the channel.
 
 The call is counted in its limits after the answer, and before the yes is used. So a limit that is reached
@@ -161,7 +161,7 @@ class PermittedCall(NamedTuple):
     note: Mapping[str, Any] | None = None
     approve: Approve | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
-    limits: CallLimits | None = None
+    limits: PolicyLimits | None = None
 
 
 _UNCHECKED = PermittedCall()
@@ -243,7 +243,7 @@ class _CallState:
     policy: Mapping[str, Any] | None = None
     is_repeated: bool = False
     """Whether the answer is that of an earlier call, which was kept."""
-    counted: CallLimits | None = None
+    counted: PolicyLimits | None = None
     """The limits that have counted the call at the agent that was tried last."""
 
     @property
@@ -413,7 +413,7 @@ class Dispatcher:
             except PolicyDeniedError as refusal:
                 last_error = last_error or refusal  # another agent is another resource
                 continue
-            stats = self.agent_stats.of(listing)
+            stats = self._stats_of(listing, call)
             try:
                 stats.breaker.enter(listing.record.name)
             except GuardError as error:
@@ -452,7 +452,7 @@ class Dispatcher:
                     await guards.clean_error(call, listing, skill, error)
                 state.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
                 record_failure(stats, call.skill, spent_s, error)
-                self._report_health(stats, listing)
+                self._report_health(stats, listing, call)
                 if is_stale_input(error) and listing.id not in reread:
                     reread.add(listing.id)
                     newer = await self.lookup.reread(listing)
@@ -469,14 +469,14 @@ class Dispatcher:
                 spent_s = time.perf_counter() - tried_at
                 if self._is_overdue(skill, call, spent_s):
                     stats.timed_out(call.skill, spent_s)
-                    self._report_health(stats, listing)
+                    self._report_health(stats, listing, call)
                 else:
                     stats.abandoned()
                 raise
             spent_s = time.perf_counter() - tried_at
             stats.answered(call.skill, spent_s)
             state.attempts.append(Attempt(listing.record.name, spent_s * 1000))
-            self._report_health(stats, listing)
+            self._report_health(stats, listing, call)
             if skill.output_schema is not None:
                 check_output(skill, answer.value)
             if guards is not None:
@@ -569,8 +569,12 @@ class Dispatcher:
             left_s = min(left_s, call.deadline - asyncio.get_running_loop().time())
         return left_s < _ALMOST_S
 
-    def _report_health(self, stats: AgentStats, listing: Listing) -> None:
-        if self.health_sink is not None:
+    def _stats_of(self, listing: Listing, call: Call) -> AgentStats:
+        """The statistics that a call counts in: those of the agent, or none that stay for an exam."""
+        return AgentStats(time.monotonic) if call.endpoint == EXAM else self.agent_stats.of(listing)
+
+    def _report_health(self, stats: AgentStats, listing: Listing, call: Call) -> None:
+        if self.health_sink is not None and call.endpoint != EXAM:
             report_health(stats, listing, self.health_sink)
 
     def _announce(self, call: Call) -> None:

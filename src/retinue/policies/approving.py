@@ -39,7 +39,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import ApprovedCall, CallLimits
+from retinue.mesh.dispatch import ApprovedCall, PolicyLimits
 from retinue.mesh.idempotency import read_answer
 
 if TYPE_CHECKING:  # the engine of policies, which guards do not need
@@ -124,7 +124,7 @@ class CallQuestion:
         open_approvals: OpenApprovals,
         ask_client: AskClient | None,
         channel: Channel,
-        limits: CallLimits | None,
+        limits: PolicyLimits | None,
     ) -> ApprovedCall:
         """Use the yes of a person for one call, which its limits count.
 
@@ -154,7 +154,7 @@ class CallQuestion:
             raise self._deny(approval, f"the answer counts until {until}; after that the same call asks anew")
         raise self._ask(approval, "then send the call again")
 
-    async def _use_in_run(self, store: ApprovalStore, limits: CallLimits | None) -> ApprovedCall:
+    async def _use_in_run(self, store: ApprovalStore, limits: PolicyLimits | None) -> ApprovedCall:
         key, digest = self.call.idempotency_key or "", self.request.digest()
         name = sha256(f"{key}\0{digest}".encode()).hexdigest()[:12]
         if limits is not None:
@@ -168,7 +168,7 @@ class CallQuestion:
         raise self._deny(approval, "start the run again, which asks anew")
 
     async def _use(
-        self, store: ApprovalStore, approval: Approval, limits: CallLimits | None, *, once: bool = False
+        self, store: ApprovalStore, approval: Approval, limits: PolicyLimits | None, *, once: bool = False
     ) -> bool:
         """Count the call, then use the yes; a call whose yes is used or expired is not counted."""
         key, digest, is_used = self.call.idempotency_key or "", self.request.digest(), False

@@ -104,7 +104,7 @@ def take_all(
 
 
 @dataclass(frozen=True, slots=True)
-class CallLimits:
+class PolicyLimits:
     """The limits of one call: ``counts`` with what is limited to what, for the caller that is refused.
 
     `check` and `take` raise BusyError where a limit is reached.

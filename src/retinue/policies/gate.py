@@ -29,7 +29,7 @@ from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import AskClient, CallQuestion, describe
 from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
-from retinue.policies.counts import CallCounts, CallLimits, MemoryCounts, make_count
+from retinue.policies.counts import CallCounts, MemoryCounts, PolicyLimits, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
@@ -240,7 +240,7 @@ class Gate:
             note["by"] = answers[0].by
         if decision.verdict == "allow":
             return PermittedCall(note)
-        limits: CallLimits | None = None
+        limits: PolicyLimits | None = None
         if limiting := decision.select("limit"):
             limits = self._make_limits(limiting, call, f"{listing.name}/{name}")
             if self.open_counts is None:
@@ -251,7 +251,7 @@ class Gate:
         masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
         return PermittedCall(note, approve, partial(_mask, masking, item) if masking else None, limits)
 
-    def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> CallLimits:
+    def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> PolicyLimits:
         """What counts the call for these policies."""
         facts: dict[CountedBy, str] = {
             "principal": call.principal.id,
@@ -265,7 +265,7 @@ class Gate:
             )
             for policy in policies
         }
-        return CallLimits(self.open_counts or self._open_own_counts, counts)
+        return PolicyLimits(self.open_counts or self._open_own_counts, counts)
 
     async def _open_own_counts(self) -> CallCounts:
         return self.counts

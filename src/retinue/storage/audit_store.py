@@ -55,7 +55,7 @@ _SUMMARY = f"""
     SELECT row ->> 'agent' AS agent, row ->> 'status' AS status, row ->> 'error' AS error,
            count(*) AS calls, sum(row ->> 'duration_ms') AS ms
     FROM (SELECT CAST(row AS TEXT) AS row FROM audit ORDER BY id DESC LIMIT {SUMMARISED_ROWS})
-    WHERE row ->> 'type' = 'CALL:ENDED' AND row ->> 'agent' IS NOT NULL
+    WHERE row ->> 'type' = 'CALL:ENDED' AND row ->> 'agent' IS NOT NULL AND row ->> 'door' IS NOT 'exam'
     GROUP BY 1, 2, 3
 """  # noqa: S608
 _CALLS = """

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import cast
 
 from retinue.core.errors import StateDamagedError, StateError, StorageFullError
-from retinue.storage.files import create_database, is_for_want_of_room, is_no_room, make_folder
+from retinue.storage.files import (
+    create_database,
+    is_for_want_of_room,
+    is_no_room,
+    make_folder,
+    use_write_ahead_log,
+)
 
 _BUSY_TIMEOUT_S = 5.0
 
@@ -113,7 +119,7 @@ class Database:
         self._connection.row_factory = sqlite3.Row
         try:
             with self._mapped_errors():
-                self._connection.execute("PRAGMA journal_mode = WAL")
+                use_write_ahead_log(self._connection)
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._migrate()
         except BaseException:

@@ -20,6 +20,8 @@ from retinue.core.errors import StateError, StorageFullError
 
 TEMPORARY_SUFFIX = ".tmp"
 _ROOM_BYTES = 65_536
+_BUSY_TIMEOUT_S = 5.0
+_BUSY_PAUSE_S = 0.01
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -120,6 +122,23 @@ def create_database(path: Path) -> None:
     with suppress(OSError):
         if not path.exists():
             touch(path)
+
+
+def use_write_ahead_log(connection: sqlite3.Connection, timeout_s: float = _BUSY_TIMEOUT_S) -> None:
+    """Switch a database to the write-ahead log; raises sqlite3.Error.
+
+    SQLite refuses the switch at once while another process that has just created the file writes its tables,
+    whatever time limit the connection has. Therefore the switch is tried again until ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_BUSY_PAUSE_S)
 
 
 def list_open_to_others(paths: Iterable[Path]) -> Iterator[Path]:

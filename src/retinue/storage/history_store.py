@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from retinue.core.errors import StateDamagedError, StateError, StorageFullError
 from retinue.mesh.history.records import Experience, SkillKey, Verdict, Wish
-from retinue.storage.files import create_database, is_for_want_of_room, is_no_room, make_folder, refuse_gone
+from retinue.storage.files import (
+    create_database,
+    is_for_want_of_room,
+    is_no_room,
+    make_folder,
+    refuse_gone,
+    use_write_ahead_log,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -171,7 +178,7 @@ class FileDatabase(_Database):
             create_database(self._path)
             with closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
                 if is_new:
-                    connection.execute("PRAGMA journal_mode = WAL")
+                    use_write_ahead_log(connection)
                 connection.execute("PRAGMA synchronous = NORMAL")
                 # what is forgotten leaves no trace in the file
                 connection.execute("PRAGMA secure_delete = ON")

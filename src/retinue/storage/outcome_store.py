@@ -20,7 +20,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.mesh.idempotency import KEPT_S, StoredOutcome
-from retinue.storage.files import create_database, make_folder, refuse_gone
+from retinue.storage.files import create_database, make_folder, refuse_gone, use_write_ahead_log
 from retinue.storage.state import State
 
 KEPT_COUNT = 36_000
@@ -205,7 +205,7 @@ def _connect_to(path: Path) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection) -> bool:
     """Create the tables of a new file; False for a file of another version."""
-    connection.execute("PRAGMA journal_mode = WAL")
+    use_write_ahead_log(connection, _BUSY_TIMEOUT_S)
     connection.execute("PRAGMA synchronous = OFF")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:

@@ -28,6 +28,7 @@ from retinue.storage.files import (
     is_for_want_of_room,
     make_folder,
     storage_errors,
+    use_write_ahead_log,
 )
 from retinue.storage.state import State
 
@@ -313,7 +314,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     create_database(path)
     connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:

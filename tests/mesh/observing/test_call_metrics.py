@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.core.call import Outcome, Status
 from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkillError
+from retinue.mesh.observing.call_figures import CallFigures
 from retinue.mesh.observing.call_metrics import MAX_PAIRS, MAX_SERIES, CallMetrics
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.mesh.observing.metrics import LATENCY_BOUNDS_S, METRICS, OTHER, Figures, Histogram
@@ -54,6 +56,23 @@ def test_calls_are_counted_by_agent_skill_endpoint_and_outcome() -> None:
     assert dict(histogram.cumulate())["0.005"] == 2
     assert dict(histogram.cumulate())["+Inf"] == 3
     assert round(histogram.total, 3) == 0.306
+
+
+def test_a_call_of_an_exam_counts_under_its_endpoint_and_in_no_duration_error_or_figure() -> None:
+    metrics, figures_of_agents = CallMetrics(), CallFigures()
+    unreachable = AgentUnreachableError("plan-agent", "http://x", "refused", sent=False)
+    for event in (ended("plan-agent", "create_plan"), ended("plan-agent", "create_plan", error=unreachable)):
+        exam = replace(event, call=replace(event.call, endpoint="exam"))
+        metrics.observe(exam)
+        figures_of_agents.observe(exam)
+    figures = read(metrics)
+    assert set(figures.values["retinue_calls_total"]) == {
+        ("plan-agent", "create_plan", "exam", "done"),
+        ("plan-agent", "create_plan", "exam", "failed"),
+    }
+    assert not figures.values["retinue_call_errors_total"]
+    assert not figures.histograms["retinue_call_duration_seconds"]
+    assert figures_of_agents.find("plan-agent").calls == 0
 
 
 def test_names_that_a_caller_made_up_are_in_no_label() -> None:

@@ -24,8 +24,20 @@ def approvals(ctx: click.Context, shows_all: bool, hub: str | None, as_json: boo
     Without a subcommand, lists the open ones. A yes counts for exactly the shown call, once, until it
     expires.
     """
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        _list(shows_all, hub, as_json)
+
+
+@approvals.command("list")
+@click.option("--all", "shows_all", is_flag=True, help="Also the answered and expired ones.")
+@hub_option
+@json_option
+def list_(shows_all: bool, hub: str | None, as_json: bool) -> None:
+    """List the open ones, as without a subcommand."""
+    _list(shows_all, hub, as_json)
+
+
+def _list(shows_all: bool, hub: str | None, as_json: bool) -> None:
     reply = ask_hub("list_approvals", {} if shows_all else {"state": "open"}, hub, as_owner=True)
     if as_json:
         print_json(reply)

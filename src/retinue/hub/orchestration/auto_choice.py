@@ -37,7 +37,7 @@ THINK = "think"
 """The built-in workflow whose model finds and calls skills."""
 
 SURE_FROM = 0.5
-"""The `Fit` score from which a skill surely fits a prompt.
+"""The `Fit` score from which a skill that is likely to fit a prompt surely fits it.
 
 On MetaTool 64 % of the correct answers reach it, and 7 % of the requests of other sets (docs/search.md).
 """
@@ -137,7 +137,7 @@ class AutoChoice:
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return None
-        if not result.hits or result.fit.score < SURE_FROM:
+        if not result.hits or not result.fit.is_likely or result.fit.score < SURE_FROM:
             return None
         skill = result.hits[0].skill
         return skill.id if may_call(skill, principal.scopes) else None

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from retinue.core.call import ANONYMOUS, LOCAL
+from retinue.core.call import ANONYMOUS, EXAM, LOCAL
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
 from retinue.mesh.observing.call_facts import KEY
-from retinue.mesh.observing.call_figures import AGENT_FAILURES, EXAM
+from retinue.mesh.observing.call_figures import AGENT_FAILURES
 
 MAX_PER_CALLER = 100
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from retinue.core.call import EXAM
 from retinue.core.record import QUERY_CAPABILITIES, Candidate, Stats
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.observing.events import CallEndedEvent, Event
@@ -17,9 +18,6 @@ _PRIOR_CALLS = 10
 """Calls that are assumed to have succeeded, because a new agent is trusted, and one failure does not condemn
 it.
 """
-
-EXAM = "exam"
-"""The endpoint of the calls of entrance exams, which no figure counts."""
 
 AGENT_FAILURES = frozenset(
     {
@@ -67,6 +65,8 @@ class CallFigures:
             outcome = event.outcome
             if outcome.skill == QUERY_CAPABILITIES:
                 return  # a question is no work: its milliseconds would make every agent look quick
+            if event.call.endpoint == EXAM:
+                return
             error = None if outcome.error is None else outcome.error.type
             self._add(outcome.agent or "", outcome.status, error, 1, outcome.duration_ms)
 

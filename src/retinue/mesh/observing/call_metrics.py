@@ -1,7 +1,8 @@
 """Counts the calls of a process for its metrics, from the events of its bus.
 
 Labels hold the names of agents and skills that the directory knows, never a caller's text. So a skill that
-no agent offers has neither.
+no agent offers has neither. Calls of entrance exams count under their endpoint ``exam`` and in what was
+spent, and in no duration or error.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from retinue.core.call import EXAM
 from retinue.core.errors import LookupFailedError
 from retinue.core.usage import FURTHER, own_part
 from retinue.mesh.observing.events import CallEndedEvent, Event
@@ -52,19 +54,15 @@ class CallMetrics:
             self._messages[call.endpoint, outcome.status] += 1
             return
         agent, error = outcome.agent, outcome.error
-        if error is not None:
+        is_exam = call.endpoint == EXAM
+        if error is not None and not is_exam:
             self._errors[self._error_names(error.type)] += 1
         if agent is None or (error is not None and isinstance(error, LookupFailedError)):
             pair = (NONE, NONE)
         else:
             pair = self._pair_of.get((agent, call.skill)) or self._bound(agent, call.skill)
-            seconds = outcome.duration_ms / 1000
-            histogram = self._durations.get(pair)
-            if histogram is None:
-                histogram = self._durations[pair] = Histogram()
-            histogram.observe(seconds)
-            if self.on_duration is not None:
-                self.on_duration(seconds, *pair)
+            if not is_exam:
+                self._count_duration(outcome.duration_ms / 1000, pair)
             if outcome.usage is not None:
                 self._count_usage(pair[0], outcome.usage)
         key = (*pair, call.endpoint, outcome.status)
@@ -84,6 +82,14 @@ class CallMetrics:
         figures.histograms["retinue_call_duration_seconds"] = {
             pair: histogram.copy() for pair, histogram in self._durations.items()
         }
+
+    def _count_duration(self, seconds: float, pair: tuple[str, str]) -> None:
+        histogram = self._durations.get(pair)
+        if histogram is None:
+            histogram = self._durations[pair] = Histogram()
+        histogram.observe(seconds)
+        if self.on_duration is not None:
+            self.on_duration(seconds, *pair)
 
     def _bound(self, agent: str, skill: str) -> tuple[str, str]:
         known = self._agents(agent)

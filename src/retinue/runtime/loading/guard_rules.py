@@ -12,7 +12,7 @@ from retinue.core.errors import InvalidSettingError, PolicyDeniedError
 from retinue.core.record import Listing
 from retinue.core.text import suggest
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Approve, ApprovedCall, CallLimits
+from retinue.mesh.dispatch import Approve, ApprovedCall, PolicyLimits
 from retinue.plugins import find_plugin, list_plugins
 from retinue.settings_tables import GuardTable
 
@@ -58,7 +58,7 @@ def ask_person(
     names = [name for name, _ in asking]
     if open_approvals is None:
 
-        async def refuse(channel: Channel, limits: CallLimits | None) -> ApprovedCall:
+        async def refuse(channel: Channel, limits: PolicyLimits | None) -> ApprovedCall:
             raise PolicyDeniedError(
                 f"{listing.name}/{skill} needs the approval of a person, and this process cannot ask",
                 policies=names,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.errors import QuotaExceededError, StateDamagedError, StateError, StorageFullError
-from retinue.storage.files import create_database, is_for_want_of_room, make_folder
+from retinue.storage.files import create_database, is_for_want_of_room, make_folder, use_write_ahead_log
 
 LEAST_BYTES = 4096
 """What the smallest artifact counts in a quota: its files and its row take about as much."""
@@ -300,7 +300,7 @@ def _check_total(used: int, size_bytes: int, quotas: Quotas) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
+    use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()

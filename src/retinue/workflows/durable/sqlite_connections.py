@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
+from retinue.storage.files import use_write_ahead_log
+
 BUSY_TIMEOUT_MS = 30_000
 
 FIRST_WITH_SUBSEC = (3, 42, 0)
@@ -19,12 +21,9 @@ FIRST_WITH_SUBSEC = (3, 42, 0)
 def set_up_connection(connection: sqlite3.Connection, _record: object = None) -> None:
     """Prepare a new connection for the runs: waiting, journal, foreign keys, clock."""
     connection.isolation_level = "IMMEDIATE"
-    for pragma in (
-        f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-    ):
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    use_write_ahead_log(connection)
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
     if sqlite3.sqlite_version_info < FIRST_WITH_SUBSEC:
         add_clock(connection)

@@ -47,6 +47,9 @@ APART_S = 600.0
 AWAY_AGAIN_S = 60.0
 """Seconds until an agent that does not answer is asked again, at first."""
 
+_MONEY = "money"
+"""The key of what exams have spent today; keys of results have three words."""
+
 EXAMS = "retinue_agent_exams"
 METRICS = {EXAMS: Metric("gauge", "Agents by the result of their entrance exam", ("result",))}
 
@@ -71,14 +74,15 @@ class ExamPart(Part):
             yield Opened()
             return
         book.policy = table.policy
-        book.load(await asyncio.to_thread(_read, process.state))
+        stored = await asyncio.to_thread(_read, process.state)
+        book.load(stored)
         if table.policy == "require":
             process.dispatcher.select = book.select
         directory = process.get(Directory)
-        limits = ExamLimits(table.calls, table.timeout_s, table.dollars)
-        exams = Exams(
-            directory, book, Examiner(process.dispatcher.dispatch, limits), process.state, table.every_s
-        )
+        limits = ExamLimits(table.calls, table.timeout_s, table.dollars, table.dollars_per_day)
+        examiner = Examiner(process.dispatcher.dispatch, limits)
+        examiner.money.load(stored.get(_MONEY))
+        exams = Exams(directory, book, examiner, process.state, table.every_s)
         begun: list[asyncio.Task[None]] = []
 
         @asynccontextmanager
@@ -195,7 +199,8 @@ class Exams:
 
     async def _write(self) -> None:
         self._written_at = time.monotonic()
-        await asyncio.to_thread(_write, self._state, self._book.to_json())
+        rows = {**self._book.to_json(), _MONEY: self._examiner.money.to_json()}
+        await asyncio.to_thread(_write, self._state, rows)
 
     def _is_due(self, entry: Entry, now: float) -> bool:
         pause = self._pauses.get(_place(entry))
