@@ -56,6 +56,7 @@ ard: ## the conformance test of Agentic Resource Discovery against a hub: ARD_DI
 	@exec $(BIN)/python -m scripts.ard_conformance $(ARD_DIR)
 
 bench: ## the figures, as ratios of one run
+	@scripts/services bench
 	@scripts/bootstrap test bench
 	@exec $(BIN)/python -m benchmarks $(ARGS)
 

@@ -88,7 +88,7 @@ def _read_once(read: Callable[..., Signature]) -> Callable[..., Signature]:
 
     def read_kept(function: Callable[..., Any], where: str, **options: Any) -> Signature:
         plain = inspect.unwrap(function)
-        is_own = inspect.isfunction(plain) and plain.__module__.startswith("retinue.")
+        is_own = inspect.isfunction(plain) and (plain.__module__ or "").startswith("retinue.")
         if not is_own or not all(isinstance(text, str) for text in plain.__annotations__.values()):
             return read(function, where, **options)
         defaults = [repr(default) for default in (plain.__defaults__, plain.__kwdefaults__)]

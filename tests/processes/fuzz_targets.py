@@ -325,7 +325,7 @@ _PAGES = (
     "/ui/static/style.css",
     "/ui/sign-in?to=/ui/mesh",
 )
-_OWNERS_PAGES = ("/ui/approvals?from=0", "/ui/approvals/nosuch", "/ui/policies")
+_OWNERS_PAGES = ("/ui/approvals?from=0", "/ui/approvals/nosuch", "/ui/policies", "/ui/policies/draft")
 _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "/ui/agents/echo-agent/skills/echo": (
         {"/text": "hello"}, {"json": '{"text": "hello"}', "action": "as-form"},
@@ -338,6 +338,7 @@ _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "/ui/approvals/nosuch": (
         {"action": "approve"}, {"action": "deny", "comment": "no"}, {"action": "similar", "token": "x"},
     ),
+    "/ui/policies/draft": ({"text": "forbid", "since": "1d"}, {"text": "", "since": "x"}),
     "/ui/workflows/fuzz": ({"/text": "hello"},),
     "/ui/workflows/new/draft": (
         {"text": _DRAFT, "action": "check"}, {"text": _DRAFT, "input": '{"text": "x"}', "action": "check"},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,146 @@ def _find_leader(home: Path, processes: set[int]) -> int:
     lines = Path("/proc/locks").read_text().splitlines()
     (leader,) = {int(line.split()[4]) for line in lines if f":{lock} " in line} & processes
     return leader
+
+
+_ASKING = '''
+from retinue import Agent
+from retinue.authoring.context import Context
+
+agent = Agent("asking", version="1.0.0")
+
+
+@agent.skill(expose=True)
+async def echo(text: str) -> str:
+    """Gives back what it was given."""
+    return text
+
+
+@agent.skill(expose=True)
+async def ask(ctx: Context) -> str:
+    """Asks for a name."""
+    reply = await ctx.elicit("Who?", {"type": "object", "properties": {"name": {"type": "string"}}})
+    return f"hello {reply['name']}"
+'''
+_LIMIT = """
+@id("few") @effect("limit") @limit("5 per hour") @reason("few")
+forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill::"asking/echo");
+@id("no") @reason("never")
+forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill::"asking/ask");
+"""
+_CLIENTS = 4
+"""Connections that stay open; each process has some of them."""
+
+
+def test_what_one_process_begins_any_other_goes_on_with(
+    tmp_path: Path, retinue_home: Path, port: int
+) -> None:
+    (tmp_path / "asking.py").write_text(_ASKING)
+    with (
+        program("hub", "--bare", "--processes", "2", "--port", str(port), cwd=tmp_path) as hub,
+        program("serve", "asking.py", cwd=tmp_path) as served,
+    ):
+        url = hub.url_in("hub at")
+        served.wait_for("published")
+        clients = [_Client(port) for _ in range(_CLIENTS)]
+        wait_until(lambda: all(client.knows_agent() for client in clients), "all processes know the agent")
+        # a suspended call goes on at any process
+        for client, other in zip(clients, reversed(clients), strict=True):
+            asked = client.call_tool("asking__ask", {}, can_be_asked=True)
+            answer = {"action": "accept", "content": {"name": "Ada"}}
+            responses = dict.fromkeys(asked["inputRequests"], answer)
+            rest = {"requestState": asked["requestState"], "inputResponses": responses}
+            done = other.call_tool("asking__ask", {}, can_be_asked=True, **rest)
+            assert done["content"][0]["text"] == "hello Ada"
+        # a session is that of any connection
+        session = clients[0].open_session()
+        for number, client in enumerate(clients, 1):
+            assert client.call_in(session, number, "asking__echo", {"text": "a"})["content"][0]["text"] == "a"
+        # any process knows a task, and goes on with it
+        for client, other in zip(clients, reversed(clients), strict=True):
+            task = client.send_message("ask", {})
+            assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+            states = {each.a2a("GetTask", {"id": task["id"]})["status"]["state"] for each in clients}
+            assert states == {"TASK_STATE_INPUT_REQUIRED"}
+            assert other.send_message("", {"name": "Ada"}, taskId=task["id"])["id"] == task["id"]
+        # a repeated message starts nothing, whichever process gets it
+        same = {client.send_message("echo", {"text": "a"}, messageId="same")["id"] for client in clients}
+        assert len(same) == 1
+        # a limit of policies holds over the processes
+        (retinue_home / "policies").mkdir()
+        (retinue_home / "policies" / "few.cedar").write_text(_LIMIT)
+        wait_until(
+            lambda: all("never" in str(client.call_tool("asking__ask", {})) for client in clients),
+            "all processes have the policies",
+        )
+        replies = [client.call_tool("asking__echo", {"text": "a"}) for client in clients * 3]
+        assert sum(not reply.get("isError") for reply in replies) == 5
+        wait_until(lambda: 'policy="few"} 12.0' in _metrics(url), "the leader has all decisions")
+
+
+class _Client:
+    """One connection to a hub, which stays with its process."""
+
+    def __init__(self, port: int) -> None:
+        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=1, timeout=30.0, retries=False)
+
+    def _post(self, path: str, request: object, head: Mapping[str, str]) -> Any:
+        accept = {"accept": "application/json, text/event-stream"}
+        reply = self._pool.request("POST", path, json=request, headers={**accept, **head})
+        text = reply.data.decode().removeprefix("event: message\r\ndata: ")
+        return reply, json.loads(text) if text else None
+
+    def knows_agent(self) -> bool:
+        return "result" in self._call_tool("asking__echo", {"text": "a"}, {})
+
+    def call_tool(
+        self, name: str, arguments: object, *, can_be_asked: bool = False, **params: object
+    ) -> dict[str, Any]:
+        reply = self._call_tool(name, arguments, params, can_be_asked=can_be_asked)
+        result: dict[str, Any] = reply["result"]
+        return result
+
+    def _call_tool(
+        self, name: str, arguments: object, params: Mapping[str, object], *, can_be_asked: bool = False
+    ) -> Any:
+        prefix = "io.modelcontextprotocol/"
+        meta = {
+            f"{prefix}protocolVersion": "2026-07-28",
+            f"{prefix}clientInfo": {"name": "test", "version": "1"},
+            f"{prefix}clientCapabilities": {"elicitation": {"form": {}}} if can_be_asked else {},
+        }
+        head = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
+        whole = {"name": name, "arguments": arguments, "_meta": meta, **params}
+        return self._post("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": whole}, head)[
+            1
+        ]
+
+    def open_session(self) -> str:
+        version = "2025-11-25"
+        params = {"protocolVersion": version, "capabilities": {}} | {
+            "clientInfo": {"name": "test", "version": "1"}
+        }
+        opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+        reply, _ = self._post("/mcp", opening, {})
+        session: str = reply.headers["mcp-session-id"]
+        begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        self._post("/mcp", begun, {"mcp-session-id": session, "mcp-protocol-version": version})
+        return session
+
+    def call_in(self, session: str, number: int, name: str, arguments: object) -> dict[str, Any]:
+        params = {"name": name, "arguments": arguments}
+        request = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        head = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
+        result: dict[str, Any] = self._post("/mcp", request, head)[1]["result"]
+        return result
+
+    def a2a(self, method: str, params: object) -> dict[str, Any]:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        result: dict[str, Any] = self._post("/agents/asking", request, {"a2a-version": "1.0"})[1]["result"]
+        return result
+
+    def send_message(self, skill: str, arguments: object, **message: object) -> dict[str, Any]:
+        parts = [{"data": {"skill": skill, "arguments": arguments} if skill else arguments}]
+        whole = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": parts, **message}
+        task: dict[str, Any] = self.a2a("SendMessage", {"message": whole})["task"]
+        return task

@@ -83,7 +83,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "receipts": (
             "calling.receipts:receipts",
-            "Show what other hubs measured of agents, and publish what this hub measured.",
+            "Show what other hubs measured of AGENT, or of all agents.",
         ),
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "stubs": ("calling.stubs:stubs", "Make a Python module with a typed function for each skill."),

@@ -53,6 +53,8 @@ class ChildSpec:
     """Its working directory; None = that of this process."""
     descriptors: tuple[int, ...] = ()
     shares_output: bool = False
+    first_back_off_s: float = _FIRST_BACK_OFF_S
+    """Seconds until it is started again after it has run for a while."""
 
 
 Ready = Mapping[str, Any]
@@ -289,7 +291,7 @@ class Supervisor:
     async def _keep(self, child: ChildProcess, runs: bool) -> None:
         """Restart the child whenever it ends, with a longer delay each time it does not last."""
         loop = asyncio.get_running_loop()
-        back_off_s = _FIRST_BACK_OFF_S
+        back_off_s = first_s = child.spec.first_back_off_s
         while True:
             if runs:
                 started_at = loop.time()
@@ -297,10 +299,10 @@ class Supervisor:
                 await child.stop()
                 self._on_change(child.spec.name, None)
                 if loop.time() - started_at > _LAST_BACK_OFF_S:
-                    back_off_s = _FIRST_BACK_OFF_S
+                    back_off_s = first_s
                 _log.warning("ended", child=child.spec.name, code=code, restart_in_s=back_off_s)
             await asyncio.sleep(back_off_s)
-            back_off_s = min(back_off_s * 2, _LAST_BACK_OFF_S)
+            back_off_s = min(max(back_off_s * 2, _FIRST_BACK_OFF_S), _LAST_BACK_OFF_S)
             try:
                 ready = await child.start()
             except ChildFailedError as error:

@@ -72,27 +72,33 @@ async def test_a_flood_costs_the_reader_a_small_share_of_its_time() -> None:
     assert share < 0.3, f"{share:.0%} of a processor"
 
 
-@pytest.mark.parametrize("what", PLACES)
-async def test_a_server_that_floods_and_does_not_start_says_both(what: str, tmp_path: Path) -> None:
+async def test_servers_that_flood_and_do_not_start_say_both() -> None:
     text = (
         "import threading, sys\n"
         "from tests.mcp.upstream.flooding_server import flood\n"
-        f"flood({what!r}, None, threading.Lock())\n"
+        "flood({!r}, None, threading.Lock())\n"
     )
-    async with running(ImportSpec("loud", program("-c", text), "a program", start_s=3)) as imports:
-        found = await imports.until("loud", lambda one: one.health == "unreachable")
-        assert (found.last_error or "").startswith(
-            "it did not start within 3 s (imports.loud.start_s); it floods"
-        )
+    specs = [ImportSpec(what, program("-c", text.format(what)), "a program", start_s=3) for what in PLACES]
+    async with running(*specs) as imports:
+        for what in PLACES:
+            listing = await imports.until(what, lambda seen: seen.health == "unreachable")
+            assert (listing.last_error or "").startswith(
+                f"it did not start within 3 s (imports.{what}.start_s); it floods"
+            )
 
 
-async def test_what_a_server_said_explains_that_it_does_not_start() -> None:
+async def test_what_servers_said_explains_that_they_do_not_start() -> None:
     waits = "import sys\nprint('waiting for the database', file=sys.stderr)\nsys.stdin.read()"
     talks = "import sys\nprint('Server listening!', flush=True)\nsys.stdin.read()"
-    for text, hint in ((waits, "it said: waiting for the database"), (talks, "is no message: Server list")):
-        async with running(ImportSpec("loud", program("-c", text), "a program", start_s=3)) as imports:
-            found = await imports.until("loud", lambda one: one.health == "unreachable")
-            assert hint in (found.last_error or "")
+    hints = {"waits": "it said: waiting for the database", "talks": "is no message: Server list"}
+    specs = [
+        ImportSpec(name, program("-c", text), "a program", start_s=3)
+        for name, text in (("waits", waits), ("talks", talks))
+    ]
+    async with running(*specs) as imports:
+        for name, hint in hints.items():
+            listing = await imports.until(name, lambda seen: seen.health == "unreachable")
+            assert hint in (listing.last_error or "")
 
 
 @pytest.mark.parametrize(

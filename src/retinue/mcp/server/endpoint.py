@@ -220,7 +220,7 @@ class McpServer:
         )
         self._fast_path = FastPath(offer, self._tools, sessions, self._server.server_info_stamp, options)
         if shared is not None:
-            shared.touch = partial(_touch, self._manager, options.session_idle_s)
+            shared.begin(partial(_touch, self._manager, options.session_idle_s))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -26,6 +26,7 @@ Tell = Callable[[str, Any], None]
 SESSIONS = "sessions"
 OPENED = "sessions opened"
 ENDED = "session ended"
+USED = "mcp is used"
 CANCELLED = "request cancelled"
 
 
@@ -40,13 +41,20 @@ class SessionFacts(NamedTuple):
 class SharedSessions:
     """The open sessions of the leader, each told once its client has begun.
 
-    ``touch`` is set by the server: it keeps a session from becoming idle.
+    ``is_used``: the server is made, because a client has used it. ``touch`` keeps a session from becoming
+    idle.
     """
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._open: dict[str, SessionFacts] = {}
+        self.is_used = False
         self.touch: Callable[[str], None] = lambda session_id: None
+
+    def begin(self, touch: Callable[[str], None]) -> None:
+        """The server is made; the other processes make theirs, so that no later call waits for it."""
+        self.is_used, self.touch = True, touch
+        self._tell(USED, True)
 
     def list_open(self) -> Sequence[Sequence[Any]]:
         """The sessions that were told, as rows of JSON."""

@@ -21,6 +21,7 @@ from retinue.mcp.server.shared_sessions import (
     ENDED,
     OPENED,
     SESSIONS,
+    USED,
     FollowedSessions,
     LedSessions,
 )
@@ -189,7 +190,14 @@ class LedMcpPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
+        making: list[asyncio.Task[object]] = []
         async with open_hub_mcp(process, None) as endpoints:
+
+            def note_use(is_used: bool) -> None:
+                if is_used and not making:
+                    making.append(asyncio.create_task(endpoints.own.open(), name="MCP server"))
+
+            process.get(DirectoryFollower).on_news[USED] = note_use
             yield Opened(product=endpoints, routes=endpoints.routes, drain=endpoints.end)
 
 

@@ -10,7 +10,7 @@ from secrets import token_urlsafe
 from typing import Any
 
 from retinue.mcp.server.long_results import LongResults
-from retinue.mcp.server.shared_sessions import SESSIONS, SharedSessions
+from retinue.mcp.server.shared_sessions import SESSIONS, USED, SharedSessions
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
@@ -95,7 +95,7 @@ def _share_mcp(process: Process, exchange: LeaderExchange, place: HubPlace) -> N
     """Let the other processes answer calls in the MCP sessions of the leader."""
     sessions = SharedSessions(exchange.tell)
     process.add(SharedMcp, SharedMcp(make_state=own_names(place, token_urlsafe), sessions=sessions))
-    exchange.state_now[SESSIONS] = sessions.list_open
+    exchange.state_now |= {SESSIONS: sessions.list_open, USED: lambda: sessions.is_used}
 
     async def touch(used: Sequence[str]) -> bool:
         for session_id in used:

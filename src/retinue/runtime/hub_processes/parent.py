@@ -141,6 +141,7 @@ def _specs(
                     stop_within_s=stop_within_s,
                     descriptors=(listener.fileno(), inner.fileno()),
                     shares_output=True,
+                    first_back_off_s=0.0,
                 )
             )
         yield specs

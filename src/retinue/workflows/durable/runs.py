@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,12 @@ class DurableRuns:
         self._placement = Placement()
         self._shared = None if progress is None else SharedReports(self._database, progress, self._is_here)
         if self._shared is not None:
-            self._events.before_flush = self._shared.flush
+            self._shared.on_watched = partial(self._store_reports_first, self._shared)
         self._watch = DatabaseWatch(self._database, self._events)
+
+    def _store_reports_first(self, reports: SharedReports, is_watched: bool) -> None:
+        """Reports of steps are stored before the events that follow them, while somebody reads both."""
+        self._events.before_flush = reports.flush if is_watched else None
 
     async def launch(self) -> Executions:
         """Begin to execute runs: take a slot and a lease, and continue the runs that wait.

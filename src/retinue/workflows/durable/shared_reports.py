@@ -66,6 +66,8 @@ class SharedReports:
         self._tables = ReportTables(database)
         self._progress = progress
         self._is_here = is_here
+        self.on_watched: Callable[[bool], None] | None = None
+        """Called with whether any run here is watched elsewhere."""
         self._written: dict[str, int] = {}
         """The number of the last stored report, by the outermost runs here that are watched elsewhere."""
         self._writing = asyncio.Lock()
@@ -100,6 +102,8 @@ class SharedReports:
                 self._written[root] = self._progress.last(root) if root in self._followed else 0
         for root in self._written.keys() - watched:
             del self._written[root]
+        if self.on_watched is not None:
+            self.on_watched(bool(self._written))
         if self._written:
             self._keep_running("store", self._store)
 
