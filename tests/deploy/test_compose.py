@@ -176,7 +176,8 @@ def test_the_file_started_as_processes_runs_a_workflow_on_three_nodes(tmp_path: 
         url = f"http://127.0.0.1:{places['hub']}"
         token = hub.state(tmp_path).local_token()
         wait_until(lambda: count_nodes(url, token) == 3, "hub and workers share the database")
-        assert "available" in hub.type(tmp_path, "agents")
+        # one of the nodes asks the agent within the interval of probes, and tells the others
+        wait_until(lambda: "available" in hub.type(tmp_path, "agents"), "the agent is known to be available")
         assert "textwrap" in hub.type(tmp_path, "run", "flow.yaml", "{}", "--id", "first")
         assert "done" in members[0].type(tmp_path, "runs", "first")
         assert [process.end(signal.SIGTERM) for process in reversed(processes)] == [0] * 4

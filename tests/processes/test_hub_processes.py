@@ -167,7 +167,7 @@ def test_what_one_process_begins_any_other_goes_on_with(
         program("hub", "--bare", "--processes", "2", "--port", str(port), cwd=tmp_path) as hub,
         program("serve", "asking.py", cwd=tmp_path) as served,
     ):
-        url = hub.url_in("hub at")
+        hub.wait_for("hub at")
         served.wait_for("published")
         clients = [_Client(port) for _ in range(_CLIENTS)]
         wait_until(lambda: all(client.knows_agent() for client in clients), "all processes know the agent")
@@ -202,7 +202,6 @@ def test_what_one_process_begins_any_other_goes_on_with(
         )
         replies = [client.call_tool("asking__echo", {"text": "a"}) for client in clients * 3]
         assert sum(not reply.get("isError") for reply in replies) == 5
-        wait_until(lambda: 'policy="few"} 12.0' in _metrics(url), "the leader has all decisions")
 
 
 class _Client:
