@@ -155,6 +155,8 @@ forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill:
 @id("no") @reason("never")
 forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill::"asking/ask");
 """
+_WITHOUT_POLICIES = {"RETINUE_POLICY__MODE": "off"}
+"""For the agent, which has the state folder of the hub and would refuse a call that the hub lets through."""
 _CLIENTS = 4
 """Connections that stay open; each process has some of them."""
 
@@ -165,9 +167,9 @@ def test_what_one_process_begins_any_other_goes_on_with(
     (tmp_path / "asking.py").write_text(_ASKING)
     with (
         program("hub", "--bare", "--processes", "2", "--port", str(port), cwd=tmp_path) as hub,
-        program("serve", "asking.py", cwd=tmp_path) as served,
+        program("serve", "asking.py", cwd=tmp_path, environment=_WITHOUT_POLICIES) as served,
     ):
-        hub.wait_for("hub at")
+        url = hub.url_in("hub at")
         served.wait_for("published")
         clients = [_Client(port) for _ in range(_CLIENTS)]
         wait_until(lambda: all(client.knows_agent() for client in clients), "all processes know the agent")
@@ -202,6 +204,7 @@ def test_what_one_process_begins_any_other_goes_on_with(
         )
         replies = [client.call_tool("asking__echo", {"text": "a"}) for client in clients * 3]
         assert sum(not reply.get("isError") for reply in replies) == 5
+        wait_until(lambda: 'policy="few"} 12.0' in _metrics(url), "the leader has all decisions")
 
 
 class _Client:

@@ -64,13 +64,13 @@ class DailyMoney:
         today = int(self._clock() // _DAY_S)
         if today != self._day:
             self._day, self._spent = today, 0.0
-        given = max(0.0, min(dollars, self._dollars_per_day - self._spent))
-        self._spent += given
-        return given
+        reserved = max(0.0, min(dollars, self._dollars_per_day - self._spent))
+        self._spent += reserved
+        return reserved
 
-    def settle(self, given: float, spent: float) -> None:
+    def settle(self, reserved: float, spent: float) -> None:
         """Replace the reservation of a call by what it has spent."""
-        self._spent = max(0.0, self._spent - given + spent)
+        self._spent = max(0.0, self._spent - reserved + spent)
 
 
 class Examiner:
@@ -123,8 +123,8 @@ class Examiner:
 
     async def _ask(self, question: ExamQuestion, listing: Listing, name: str) -> Outcome:
         limits = self._limits
-        given = self.money.reserve(limits.dollars)
-        trace = new_trace().with_allowance(Allowance.of(None, given))
+        reserved = self.money.reserve(limits.dollars)
+        trace = new_trace().with_allowance(Allowance.of(None, reserved))
         call = Call(
             id=new_id(),
             skill=question.skill,
@@ -137,13 +137,13 @@ class Examiner:
             listing=listing.id,
         )
         outcome = await self._dispatch(call)
-        self.money.settle(given, _find_spent(outcome, given))
+        self.money.settle(reserved, _find_spent(outcome, reserved))
         return outcome
 
 
-def _find_spent(outcome: Outcome, given: float) -> float:
-    """What a call has spent; a call whose end is unknown may have spent all that it was given."""
+def _find_spent(outcome: Outcome, reserved: float) -> float:
+    """What a call has spent; a call whose end is unknown may have spent all that it was reserved."""
     if outcome.usage is None:
         is_unknown = outcome.error is not None and outcome.error.type == "timeout"
-        return given if is_unknown else 0.0
+        return reserved if is_unknown else 0.0
     return to_dollars(amount_of(outcome.usage).microdollars)

@@ -107,11 +107,11 @@ def _render_entry(entry: Entry, book: ReceiptBook) -> list[Json]:
         {
             "agent": entry.name,
             "source": entry.source,
-            "issuer": one.issuer,
+            "issuer": refusal.issuer,
             "weight": 0.0,
-            "reason": one.reason,
+            "reason": refusal.reason,
         }
-        for one in refused
+        for refusal in refused
     ]
 
 

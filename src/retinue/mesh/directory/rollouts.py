@@ -155,11 +155,11 @@ class Rollouts:
         trace = call.trace
         mark = self._find_choice(rollout, trace)
         if mark is None:
-            asked = "" if call.listing is None else read_mark(call.listing.tag)
+            named_mark = "" if call.listing is None else read_mark(call.listing.tag)
             if call.principal.kind != "run":
                 mark = rollout.choose(trace.id)
-            elif not trace.depth and asked in (rollout.old, rollout.new):
-                mark = asked
+            elif not trace.depth and named_mark in (rollout.old, rollout.new):
+                mark = named_mark
             else:
                 mark = rollout.old
         return rollout.old if rollout.has_failed else mark

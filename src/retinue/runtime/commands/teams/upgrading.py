@@ -50,7 +50,7 @@ def ask_for_rollout(
     store: TeamStore, row: TeamRow, team: Team, table: RolloutTable, options: RolloutOptions, reference: str
 ) -> None:
     """Write the rollout of an installed digest beside the one that runs; the hub takes it up."""
-    asked = StoredRollout(
+    first_stage = StoredRollout(
         old=row.active or "",
         new=team.digest,
         version=team.version,
@@ -61,7 +61,7 @@ def ask_for_rollout(
         signer=row.signers.get(team.digest, ""),
         reference=reference,
     )
-    store.write_row(replace(row, failed={}, rollout=asked.as_json()))
+    store.write_row(replace(row, failed={}, rollout=first_stage.as_json()))
 
 
 async def follow_rollout(

@@ -22,7 +22,7 @@ from retinue.mesh.exams import ExamBook
 from retinue.mesh.observing.call_facts import shorten_digest
 from retinue.oci.attached_receipts import AttachingRegistry, attach_receipt, find_signers
 from retinue.storage.audit_log import AuditLog
-from retinue.storage.receipt_file import IssuedReceipt, ReceiptFile
+from retinue.storage.receipt_store import IssuedReceipt, ReceiptFile
 
 MIN_CALLS = 20
 """Calls from which a receipt is issued by itself."""

@@ -16,7 +16,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.oci.attached_receipts import AttachingRegistry, find_signers, read_receipts
 from retinue.oci.client.http_registry import HttpRegistry
-from retinue.storage.receipt_file import ReceiptFile
+from retinue.storage.receipt_store import ReceiptFile
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import JWKS_PATH
 from retinue.web.transport import TransportError

@@ -37,7 +37,7 @@ from retinue.settings import Settings
 from retinue.settings_tables import ReceiptsTable, SignatureTable
 from retinue.storage.audit_log import AuditLog
 from retinue.storage.audit_store import SqliteAudit
-from retinue.storage.receipt_file import ReceiptFile
+from retinue.storage.receipt_store import ReceiptClaims, ReceiptFile
 
 LOOK_S = 15.0
 """Seconds between two looks for cards whose receipts are to be read."""
@@ -143,8 +143,6 @@ def _make_claim(database: str | None, every_s: float) -> Claim:
     """What lets one of the hubs on a database issue a receipt; without a common one every hub may."""
     if database is None or not database.startswith("postgres"):
         return lambda _place: True
-    from retinue.storage.receipt_claims import ReceiptClaims
-
     claims = ReceiptClaims(database)
 
     def claim(place: CardPlace) -> bool:

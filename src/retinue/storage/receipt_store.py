@@ -1,6 +1,8 @@
-"""The file ``receipts.json`` of a state: the receipts that were read, and when own ones were issued.
+"""What a hub stores of receipts: the file ``receipts.json`` of its state, and claims in a shared database.
 
-The file is created with the first receipt. One process of a hub writes it.
+The file holds the receipts that were read, and when own ones were issued. It is created with the first
+receipt, and one process of a hub writes it. By a claim one of the hubs on a Postgres database issues the
+receipt for a card.
 """
 
 from __future__ import annotations
@@ -15,9 +17,18 @@ import orjson
 import structlog
 
 from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.history_store import ServerDatabase
 
 _CARDS, _ISSUED = "cards", "issued"
 _MAX_ISSUED = 5_000
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS retinue_receipt_claims (id TEXT PRIMARY KEY, at DOUBLE PRECISION NOT NULL);
+"""
+_CLAIM = """
+INSERT INTO retinue_receipt_claims (id, at) VALUES (?, ?)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at WHERE retinue_receipt_claims.at <= ? RETURNING id
+"""
 
 _log = structlog.get_logger("retinue.receipts")
 
@@ -82,3 +93,15 @@ class ReceiptFile:
             _log.warning("receipts not read", path=str(self._path), error=str(error))
             return {}
         return content if isinstance(content, dict) else {}
+
+
+class ReceiptClaims:
+    """The claims in the database at ``url``."""
+
+    def __init__(self, url: str) -> None:
+        self._database = ServerDatabase(url, _TABLES)
+
+    def claim(self, place: tuple[str, str], now: float, every_s: float) -> bool:
+        """Whether no hub has claimed this card in the last ``every_s`` seconds. Raises StateError."""
+        claimed = self._database.run(_CLAIM, [("@".join(place), now, now - every_s)], reads=True)
+        return bool(claimed)
