@@ -68,7 +68,7 @@ def pack(folder: Path, output: Path | None, registry: str | None, from_config: b
     FOLDER has the files team.toml and team.lock; default: this folder. Equal content gives an equal digest on
     every machine. Files that hold a known form of key, or the value of a secret of the team, are refused. The
     key of this state (retinue keys) signs the digest. With --from-config nothing is packed: team.toml is
-    written with what a team may have of retinue.toml, and what is left out is told.
+    written from the part of retinue.toml that a team may have, and the command lists the rest.
     """
     if from_config:
         _convert(folder, as_json)

@@ -63,9 +63,9 @@ def up(
     REF is a team packed in this state (NAME, NAME:VERSION, sha256:…), oci://HOST/teams/NAME@sha256:… or a
     file of retinue pack --output. It must be signed with a key that this state trusts (retinue keys). What
     it runs, reaches and gets is shown first; nothing is unpacked before somebody agrees. The team runs on
-    the hub of this state, which is started if needed. Where another digest of the team runs, the new one
-    starts beside it, is checked, and gets a growing share of the new chains of calls. If a program does not
-    answer or ends, [check] fails, or calls fail more often, last longer or cost more, all calls go back to
+    the hub of this state, which is started if needed. Where another digest of the team runs, both
+    run for a while: the new one is checked, and then gets a growing share of the new calls. If a program
+    does not answer or ends, [check] fails, or calls fail more often, last longer or cost more, all calls go back to
     the digest before, and the exit status is 1. The hub does this also if this command is stopped. Secrets
     are kept in a file of the state that only its owner reads.
     """
