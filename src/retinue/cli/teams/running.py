@@ -65,9 +65,9 @@ def up(
     it runs, reaches and gets is shown first; nothing is unpacked before somebody agrees. The team runs on
     the hub of this state, which is started if needed. Where another digest of the team runs, both
     run for a while: the new one is checked, and then gets a growing share of the new calls. If a program
-    does not answer or ends, [check] fails, or calls fail more often, last longer or cost more, all calls go back to
-    the digest before, and the exit status is 1. The hub does this also if this command is stopped. Secrets
-    are kept in a file of the state that only its owner reads.
+    does not answer or ends, [check] fails, or calls fail more often, last longer or cost more, all calls
+    go back to the digest before, and the exit status is 1. The hub does this also if this command is
+    stopped. Secrets are kept in a file of the state that only its owner reads.
     """
     from retinue.runtime.commands.teams.commands import UpOptions
     from retinue.runtime.commands.teams.upgrading import RolloutOptions
