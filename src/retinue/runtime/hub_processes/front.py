@@ -18,6 +18,9 @@ from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.forwarding import Forwarder
+from retinue.runtime.hub_processes.place import LEADER, HubPlace, owner_of
 from retinue.runtime.hub_processes.request_head import (
     RequestHead,
     find_message_id,
@@ -25,9 +28,6 @@ from retinue.runtime.hub_processes.request_head import (
     read_head,
     read_request,
 )
-from retinue.runtime.hub_processes.board import Board
-from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.place import LEADER, HubPlace, owner_of
 from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.disconnect import read_body, replay
 
