@@ -63,8 +63,14 @@ def test_a_hub_ranks_by_the_receipt_of_another_one_until_it_trusts_its_key_no_mo
         (host / "issuer.json").write_text(keys)
         retinue("keys", "trust", "issuer", "issuer.json", cwd=host, environment=at_host)
         # a host that does not tell its keys in time makes the receipt weigh nothing until the next reading
-        wait_until(lambda: show()["weight"] > 0.6, "the receipt of the trusted key counts")
-        row = show()
+        rows: list[dict[str, Any]] = []
+
+        def counts() -> bool:
+            rows.append(show())
+            return bool(rows[-1]["weight"] > 0.6)
+
+        wait_until(counts, "the receipt of the trusted key counts")
+        row = rows[-1]
         assert (row["issuer"], row["calls"], row["failures"]) == ("issuer", 25, {"execution_error": 25})
         why = run_command("find", "plan a journey", "--why", "broken-agent", cwd=host, environment=at_host)
         assert "for failures that other hubs measured" in why.stdout + why.stderr
