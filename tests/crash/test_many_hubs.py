@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from psycopg import AsyncConnection
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -25,7 +26,7 @@ from retinue.runtime.many_hubs.registries import RegistryChanges
 from retinue.runtime.many_hubs.tokens import SharedTokens
 from retinue.runtime.many_hubs.verdicts import Findings, HealthChanges
 from retinue.runtime.parts.upkeep import BackgroundTasks
-from retinue.storage.mesh_news import MeshNews
+from retinue.storage.mesh_news import MeshNews, News
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import KnownTokens, TokenFile
 from tests.crash.postgres import Postgres
@@ -197,6 +198,23 @@ async def test_tokens_hold_at_all_hubs_and_revoked_ones_at_none(postgres: Postgr
             TokenFile(one.keys).merge([issued], ())
             await wait_until(lambda: not TokenFile(one.keys).list_all(), WITHIN_S)
             assert await KnownTokens(one.keys).read(text.encode(), "here") is None
+
+
+async def test_members_hear_each_other_after_the_server_has_crashed(postgres: Postgres) -> None:
+    database = postgres.create_database()
+    one, two = (MeshNews(database, name, "hub", None) for name in ("one", "two"))
+    for number in range(3):
+        await two.exchange([News("topic", b"%d" % number)])
+        await one.exchange([])
+    # a crash empties the table of news and its sequence, and ends connections
+    async with await AsyncConnection.connect(database, autocommit=True) as connection:
+        await connection.execute("TRUNCATE retinue_news RESTART IDENTITY")
+    await one.aclose()
+    await two.aclose()
+    await two.exchange([News("topic", b"after")])
+    assert (await one.exchange([]))[0] == [News("topic", b"after")]
+    await one.aclose()
+    await two.aclose()
 
 
 async def test_a_database_that_does_not_answer_is_a_typed_error() -> None:

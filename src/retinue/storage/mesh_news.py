@@ -77,6 +77,7 @@ class MeshNews:
         self._member_url = member_url
         self._dead_s = dead_s
         self._last: int | None = None
+        self._is_new_connection = False
         self._connection: AsyncConnection[Any] | None = None
         self._listening: AsyncConnection[Any] | None = None
         self._lock = asyncio.Lock()
@@ -102,6 +103,11 @@ class MeshNews:
                 (self._dead_s,),
             )
             living = [str(row[0]) for row in await members.fetchall()]
+            if self._last is not None and self._is_new_connection:
+                # a server that has crashed empties the table, and counts from 1 again
+                counted = await connection.execute("SELECT last_value FROM retinue_news_id_seq")
+                if cast(Any, await counted.fetchone())[0] < self._last:
+                    self._last = 0
             if self._last is None:
                 newest = await connection.execute("SELECT coalesce(max(id), 0) FROM retinue_news")
                 self._last = cast(Any, await newest.fetchone())[0]
@@ -109,6 +115,7 @@ class MeshNews:
                 "SELECT id, member, topic, body FROM retinue_news WHERE id > %s ORDER BY id", (self._last,)
             )
             rows = await unread.fetchall()
+        self._is_new_connection = False
         if rows:
             self._last = rows[-1][0]
         return [News(row[2], bytes(row[3])) for row in rows if row[1] != self._member], living
@@ -179,6 +186,7 @@ class MeshNews:
             try:
                 if self._connection is None:
                     self._connection = await self._connect()
+                    self._is_new_connection = True
                     await self._prepare(self._connection)
                 async with self._connection.transaction():
                     yield self._connection

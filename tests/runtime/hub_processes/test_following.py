@@ -37,6 +37,9 @@ from retinue.storage.listing_store import SqliteListings
 from tests.mesh.scripted import make_listing
 from tests.system import WAIT_S
 
+_LARGE = 2**70
+"""An integer that orjson does not take."""
+
 
 class Shelf(Source):
     """A source whose listings a test sets."""
@@ -152,6 +155,15 @@ async def test_what_one_process_learns_of_an_agent_all_know(hub: Hub) -> None:
     assert hub.stats.of(entry).health == "healthy"
 
 
+async def test_a_process_follows_its_leader_after_a_long_line_of_news(hub: Hub) -> None:
+    heard: list[str] = []
+    hub.follower.on_news["long"] = heard.append
+    hub.exchange.tell("long", "x" * 2_000_000)
+    hub.exchange.tell("long", "next")
+    await _until(lambda: len(heard) == 2)
+    assert (len(heard[0]), heard[1]) == (2_000_000, "next")
+
+
 async def test_a_card_is_read_again_by_the_leader(hub: Hub) -> None:
     moved = make_listing("first", digest="3", url="http://127.0.0.1:3")
     hub.shelf.listings = [moved]
@@ -209,7 +221,7 @@ async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub
         return approvals
 
     class Audit:
-        append_inputs = inputs.append
+        append_rendered_inputs = inputs.append
 
     answer_policies(hub.exchange, open_counts, open_approvals, cast(SqliteAudit, Audit()))
     two = Count("two", 2, 3600.0)
@@ -240,8 +252,8 @@ async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub
     assert used.outcome == {"value": 1}
     with pytest.raises(UnknownApprovalError):
         await store.answer("unknown", "no", "owner")
-    hub.leader.append_inputs({"call": "1"})
-    await _until(lambda: inputs == [{"call": "1"}])
+    hub.leader.append_inputs({"sum": _LARGE})
+    await _until(lambda: inputs == [b'{"sum": %d}' % _LARGE])
 
 
 async def test_no_call_is_counted_while_no_process_leads(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ class _Forwarded(Forwarder):
         super().__init__(place)
         self._answered = answered
 
-    async def forward(self, index: int, scope: Scope, receive: Receive, send: Send) -> None:
+    async def forward(
+        self, index: int, scope: Scope, receive: Receive, send: Send, *, may_repeat: bool = False
+    ) -> None:
         self._answered.append(index)
 
 

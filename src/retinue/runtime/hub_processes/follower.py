@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.policies.decision_figures import DecisionFigures
-from retinue.runtime.hub_processes.forwarding import request_inside
+from retinue.runtime.hub_processes.forwarding import read_inside, render_inside, request_inside
 from retinue.runtime.hub_processes.leader import (
     CHANGES_PATH,
     HEALTH_PATH,
@@ -39,7 +39,7 @@ from retinue.runtime.hub_processes.leader import (
     SKILLS,
     TOUCH_PATH,
 )
-from retinue.storage.audit_store import render_row
+from retinue.storage.audit_store import render_inputs, render_row
 from retinue.storage.listing_store import SqliteListings
 
 RETRY_S = 0.1
@@ -123,7 +123,7 @@ class Leader:
     def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
         self._session = session
         self._rows: deque[_Row] = deque(maxlen=ROWS_KEPT)
-        self._inputs: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
+        self._inputs: deque[str] = deque(maxlen=ROWS_KEPT)
         self.find_decisions: Callable[[], DecisionFigures | None] = lambda: None
         """Finds the decisions of policies that the leader does not count yet."""
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
@@ -150,7 +150,7 @@ class Leader:
 
     def append_inputs(self, row: Mapping[str, Any]) -> None:
         """Have the leader keep what policies have read of a call."""
-        self._inputs.append(row)
+        self._inputs.append(render_inputs(row).decode())
         self._wake.set()
 
     async def ask(self, path: str, value: Any) -> Any:
@@ -213,10 +213,21 @@ class Leader:
             self._wake.set()
 
     async def _exchange(self, path: str, value: Any) -> Any:
-        return await self._send(path, orjson.dumps(value))
+        return await self._send(path, render_inside(value))
 
     async def _send(self, path: str, body: bytes) -> Any:
         return await request_inside(self._session(), "POST", path, body, timeout_s=EXCHANGE_WITHIN_S)
+
+
+async def _read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream; they may be longer than aiohttp permits, such as that of all sessions."""
+    pieces: list[bytes] = []
+    async for piece in content.iter_any():
+        first, *others = piece.split(b"\n")
+        pieces.append(first)
+        for line in others:
+            yield b"".join(pieces)
+            pieces = [line]
 
 
 class DirectoryFollower:
@@ -251,8 +262,8 @@ class DirectoryFollower:
 
     async def _follow(self) -> None:
         async with self._session().get(f"http://hub{CHANGES_PATH}") as changes:
-            async for line in changes.content:
-                news = orjson.loads(line)
+            async for line in _read_lines(changes.content):
+                news = read_inside(line)
                 for name, value in news.items():
                     if (take := self.on_news.get(name)) is not None:
                         take(value)

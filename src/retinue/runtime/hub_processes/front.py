@@ -25,6 +25,7 @@ from retinue.runtime.hub_processes.request_head import (
     RequestHead,
     find_message_id,
     find_name,
+    may_repeat,
     read_head,
     read_request,
 )
@@ -237,9 +238,9 @@ class Front:
         if is_here or (reach is not None and head is not None and reach.covers(head, body)):
             await self._own(scope, receive, send)
         else:
-            await self.ask_leader(scope, receive, send)
+            await self._ask_leader(scope, receive, send, may_repeat=may_repeat(head, body))
 
-    async def ask_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _ask_leader(self, scope: Scope, receive: Receive, send: Send, *, may_repeat: bool) -> None:
         """Let the leader answer a request."""
         assert self._reach is not None, "asked by a follower only"
         if self._reach.limits.is_stopping:
@@ -248,4 +249,4 @@ class Front:
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": STOPPING})
             return
-        await self._forwarder.forward(LEADER, scope, receive, send)
+        await self._forwarder.forward(LEADER, scope, receive, send, may_repeat=may_repeat)

@@ -21,7 +21,7 @@ from retinue.mesh.health.agent_stats import report_health
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
 from retinue.mesh.reading import Change
 from retinue.parts.process import Process
-from retinue.runtime.hub_processes.forwarding import is_forwarded
+from retinue.runtime.hub_processes.forwarding import is_forwarded, read_inside, render_inside
 from retinue.runtime.parts.audit import AuditLog
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.web.disconnect import read_body
@@ -119,7 +119,7 @@ class LeaderExchange:
             self._take_rows(*body.split(b"\n"))
         else:
             try:
-                answer = orjson.dumps({"result": await self.answers[path](orjson.loads(body))})
+                answer = render_inside({"result": await self.answers[path](read_inside(body))})
             except RetinueError as error:
                 answer = orjson.dumps({"error": execute_fault(error)})
         await send_json(send, answer)
