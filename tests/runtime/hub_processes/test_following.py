@@ -146,13 +146,16 @@ async def test_a_process_has_the_agents_of_its_leader_and_hears_of_changes(hub: 
 
 async def test_what_one_process_learns_of_an_agent_all_know(hub: Hub) -> None:
     (entry,) = hub.followed.list_entries()
-    hub.leader.note_health(entry, "unreachable", "connection refused")
+    hub.leader.note_health(entry, "unreachable", "connection refused", is_open=True)
     await _until(lambda: hub.led.get("first").health == "unreachable")
+    assert hub.led_stats.of(entry).breaker.is_open
+    await _until(lambda: hub.stats.of(entry).breaker.is_open)
     await _until(lambda: hub.followed.get("first").health == "unreachable")
     hub.stats.of(entry).probe_failed("connection refused", certain=True)
     hub.led.mark_reachable(hub.led.list_entries()[0])
     await _until(lambda: hub.followed.get("first").health == "healthy")
     assert hub.stats.of(entry).health == "healthy"
+    assert not hub.stats.of(entry).breaker.is_open
 
 
 async def test_a_process_follows_its_leader_after_a_long_line_of_news(hub: Hub) -> None:
@@ -193,7 +196,7 @@ async def test_what_the_leader_did_not_take_is_sent_again(hub: Hub, tmp_path: Pa
     for _ in range(2):
         await leader.flush()
         assert figures.hits == {("few", "permit"): 2}
-        leader.note_health(entry, "unreachable", "connection refused")
+        leader.note_health(entry, "unreachable", "connection refused", is_open=False)
     await leader.flush()
     reached[0] = 0
     await leader.flush()

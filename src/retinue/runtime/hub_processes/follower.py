@@ -29,6 +29,7 @@ from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.forwarding import read_inside, render_inside, request_inside
 from retinue.runtime.hub_processes.leader import (
+    BREAKER,
     CHANGES_PATH,
     HEALTH_PATH,
     INPUTS_PATH,
@@ -137,9 +138,10 @@ class Leader:
         self._rows.append(_Row(render_row(row), counted, row.get("duration_ms", 0.0)))
         self._wake.set()
 
-    def note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
-        """Tell the leader what calls have shown of an agent."""
-        self._verdicts[candidate.id] = {"key": list(candidate.id), "health": health, "reason": reason}
+    def note_health(self, candidate: Candidate, health: Health, reason: str, *, is_open: bool) -> None:
+        """Tell the leader what calls have shown of an agent, and whether its circuit breaker is open."""
+        verdict = {"key": list(candidate.id), "health": health, "reason": reason, "is_open": is_open}
+        self._verdicts[candidate.id] = verdict
         self._wake.set()
 
     async def reread(self, source: str, key: str) -> list[str]:
@@ -248,7 +250,10 @@ class DirectoryFollower:
         """Set once the directory was as the leader has it; it stays so while a new leader starts."""
         self.own_skills: frozenset[str] = frozenset()
         """The skills of the hub itself, which the leader runs."""
-        self.on_news: dict[str, Callable[[Any], None]] = {OWN_SKILLS: self._take_own_skills}
+        self.on_news: dict[str, Callable[[Any], None]] = {
+            OWN_SKILLS: self._take_own_skills,
+            BREAKER: self._open_breaker,
+        }
         """What takes each kind of news other than that of listings."""
 
     async def run(self) -> None:
@@ -273,6 +278,11 @@ class DirectoryFollower:
                     self.is_current.set()
                 elif (changed := news.get("changed")) is not None:
                     await self._apply([ListingKey(*key) for key in changed])
+
+    def _open_breaker(self, opened: Sequence[Any]) -> None:
+        key, reason = opened
+        if (entry := self._directory.find_entry(ListingKey(*key))) is not None:
+            self._agent_stats.of(entry).breaker.open(reason)
 
     def _take_own_skills(self, skills: Sequence[str]) -> None:
         self.own_skills = frozenset(skills)

@@ -14,7 +14,7 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.errors import RetinueError
-from retinue.core.record import ListingKey
+from retinue.core.record import Candidate, Health, ListingKey
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
@@ -50,6 +50,7 @@ SKILLS = "skills"
 
 OWN_SKILLS = "own skills"
 POLICIES = "policies"
+BREAKER = "breaker opened"
 
 
 class _Untold:
@@ -87,6 +88,8 @@ class LeaderExchange:
         }
         self._loop = asyncio.get_running_loop()
         process.agent.changes.subscribe(self._own_changed)
+        self._record_health = process.dispatcher.health_sink or self._directory.record_health
+        process.dispatcher.health_sink = self._note_health
 
     def tell(self, name: str, news: Any) -> None:
         """Tell all processes a piece of news under a name, in the order of the calls."""
@@ -98,6 +101,12 @@ class LeaderExchange:
         for untold in self._followers:
             untold.keys.add(change.entry.id)
             untold.wake.set()
+
+    def _note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
+        """Record what calls have shown of an agent; if its breaker is open, it opens in all processes."""
+        self._record_health(candidate, health, reason)
+        if self._process.dispatcher.agent_stats.of(candidate).breaker.is_open:
+            self.tell(BREAKER, [list(candidate.id), reason])
 
     def _own_changed(self, change: Change) -> None:
         if change.kind == "tools" and self._followers:
@@ -169,7 +178,9 @@ class LeaderExchange:
             stats.probe_answered()
         else:
             stats.probe_failed(verdict["reason"], certain=verdict["health"] == "unreachable")
-        report_health(stats, entry, self._process.dispatcher.health_sink or self._directory.record_health)
+            if verdict["is_open"]:
+                stats.breaker.open(verdict["reason"])
+        report_health(stats, entry, self._note_health)
         return True
 
     async def _reread(self, place: Mapping[str, str]) -> list[str]:
