@@ -51,7 +51,7 @@ class ForkedProcess:
         finally:
             os.close(output_end)
             os.close(status_end)
-        self.stdout: IO[str] = open(output, encoding="utf-8", errors="replace")  # noqa: SIM115 - like Popen
+        self.stdout: IO[str] = os.fdopen(output, encoding="utf-8", errors="replace")
         self.pid = _read_number(self._status)
         self.returncode: int | None = None
 
@@ -96,7 +96,7 @@ def _start_server() -> tuple[subprocess.Popen[bytes], socket.socket]:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
     with there:
-        server = subprocess.Popen(  # noqa: S603 - our own file
+        server = subprocess.Popen(
             [sys.executable, __file__, str(there.fileno())],
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
