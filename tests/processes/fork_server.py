@@ -119,11 +119,11 @@ def _serve(requests: socket.socket) -> list[str]:
     signal.set_wakeup_fd(wakeup_end)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     while True:
-        ready, _, _ = select.select([requests, wakeup], [], [])
+        ready, _, _ = select.select([requests.fileno(), wakeup], [], [])
         if wakeup in ready:
             os.read(wakeup, 1024)
             _reap(statuses)
-        if requests in ready:
+        if requests.fileno() in ready:
             request, ends, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
             if not request:
                 sys.exit(0)
