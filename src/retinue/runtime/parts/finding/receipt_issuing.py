@@ -41,7 +41,7 @@ class ReceiptIssuer:
     """Issues receipts for agents of ``registries`` that are not of the source ``own``.
 
     Calls of the last ``window_s`` seconds are measured, and each card has a receipt every ``every_s``.
-    ``flush`` writes the calls that wait to the audit log. ``make_signer`` may block.
+    ``flush`` writes the calls that wait in memory to the audit log. ``make_signer`` may block.
     """
 
     directory: Directory

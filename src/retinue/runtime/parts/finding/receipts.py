@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -30,13 +31,13 @@ from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.factories import HOME_SOURCE, card_keys
 from retinue.runtime.mesh import Registries
+from retinue.runtime.parts.audit import flush_calls
 from retinue.runtime.parts.finding.receipt_issuing import Claim, ReceiptIssuer
 from retinue.runtime.parts.finding.receipt_reading import ReceiptReader
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.settings_tables import ReceiptsTable, SignatureTable
 from retinue.storage.audit_log import AuditLog
-from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.receipt_store import ReceiptClaims, ReceiptFile
 
 LOOK_S = 15.0
@@ -122,7 +123,6 @@ def _open(process: Process) -> _Receipts:
     reader = ReceiptReader(
         directory, registries, process.http, book, file, table.every_s, on_change=note_change
     )
-    audit = process.find(SqliteAudit)
     issuer = ReceiptIssuer(
         directory=directory,
         registries=registries,
@@ -133,7 +133,7 @@ def _open(process: Process) -> _Receipts:
         own=HOME_SOURCE,
         window_s=max_age_s,
         every_s=table.publish_every_s,
-        flush=process.dispatcher.admission.events.flush if audit is None else audit.flush,
+        flush=partial(flush_calls, process),
         claim=_make_claim(process.tables.get(Settings).database, table.publish_every_s),
     )
     return _Receipts(book, reader, issuer)
