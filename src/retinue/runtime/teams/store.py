@@ -227,6 +227,13 @@ class TeamStore:
         """Whether all files of a digest are here."""
         return self.folder_of(name, digest).is_dir()
 
+    def list_installed(self, name: str) -> list[str]:
+        """The digests of a team whose files are here."""
+        folder = self.root / name
+        if not folder.is_dir():
+            return []
+        return [f"sha256:{place.name}" for place in folder.iterdir() if _HEX.fullmatch(place.name)]
+
     def data_folder(self, name: str) -> Path:
         """The folder in which the programs of a team keep their files; created if missing."""
         folder = self.root / name / "data"
@@ -260,9 +267,9 @@ class TeamStore:
         for digest in reversed(list(row.versions)):
             if len(kept) < KEPT_DIGESTS:
                 kept.add(digest)
-        for place in (self.root / row.name).iterdir():
-            if _HEX.fullmatch(place.name) and f"sha256:{place.name}" not in kept:
-                _remove(place)
+        for digest in self.list_installed(row.name):
+            if digest not in kept:
+                _remove(self.folder_of(row.name, digest))
         return replace(
             row,
             versions={digest: version for digest, version in row.versions.items() if digest in kept},

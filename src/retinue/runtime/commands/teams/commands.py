@@ -13,7 +13,6 @@ import orjson
 import semver
 
 from retinue.cards.signatures import TrustedKeys
-from retinue.client.hub_skills import read_agents
 from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
 from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor
@@ -29,6 +28,7 @@ from retinue.runtime.commands.teams.acceptance import (
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
+from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
     check_installed_policies,
@@ -45,7 +45,6 @@ from retinue.runtime.commands.teams.upgrading import (
     refuse_other_rollout,
 )
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
-from retinue.runtime.imports.files import read_kept_imports
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.programs import (
     CONFIG,
@@ -68,8 +67,6 @@ from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
 from retinue.web.http_client import HttpClient
-
-_PAGE = 100
 
 Echo = Callable[[str], None]
 Ask = Callable[[Consent], bool]
@@ -241,12 +238,12 @@ class TeamCommands:
         team = pulled.team
         signer = self._check(pulled, row, options)
         values = self._find_secrets(team, options.secrets_file)
-        self._check_import_names(team)
+        check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.names):
-            await self._check_mesh(team, row)
+            await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
             if not is_agreed and not ask(
                 describe_consent(team, signer, await self._describe_change(pulled, row))
@@ -288,12 +285,12 @@ class TeamCommands:
             check_data(team, self._read_active(row))
             check_programs(team)
             values = self._find_secrets(team, None)
-            self._check_import_names(team)
+            check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
                 return await self._follow(row, team, echo)
             with self._store.starting(row, team.names):
-                await self._check_mesh(team, row)
+                await self._check_mesh(team)
                 make_environments(self._store, team, os.environ)
                 if row.active is None:
                     started = replace(
@@ -387,30 +384,11 @@ class TeamCommands:
             raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
         return values
 
-    def _check_import_names(self, team: Team) -> None:
-        """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
-        own = team.names
-        for place, tables in (
-            ("retinue.toml", self._settings.imports.servers),
-            ("this state", read_kept_imports(self._state)),
-        ):
-            if clash := sorted(own & tables.keys()):
-                problem = f"{place} has the import {clash[0]}, too"
-                raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
-
-    async def _check_mesh(self, team: Team, row: TeamRow) -> None:
+    async def _check_mesh(self, team: Team) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
-        active = self._read_active(row)
-        own = team.names - (frozenset() if active is None else active.names)
-        if not own or self._state.read_hub() is None:
-            return
-        async with open_client(self._settings, self._state) as client:
-            reply = await read_agents(client.get, {"limit": _PAGE})
-        answering = {agent["name"] for agent in reply["agents"] if agent["status"] != "unavailable"}
-        if taken := sorted(own & answering):
-            problem = f"an agent of this mesh is called {taken[0]}, too"
-            remedy = f"give one of them another name, or stop the other: retinue forget {taken[0]}"
-            raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
+        if self._state.read_hub() is not None:
+            async with open_client(self._settings, self._state) as client:
+                await check_mesh_names(self._store, team, client)
 
     async def _install(self, pulled: PulledTeam, team: Team, echo: Echo) -> None:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""

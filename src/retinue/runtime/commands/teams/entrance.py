@@ -10,14 +10,15 @@ from typing import Any
 from retinue.client.hub_skills import read_agents
 from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import RetinueError, TeamRefusedError
+from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.client import RunFollower
+from retinue.runtime.commands.teams.names import PAGE, find_mark
 from retinue.runtime.teams.programs import child_name
 from retinue.runtime.teams.store import TeamStore
 from retinue.team.package import Team
 
 READY_WITHIN_S = 60.0
 _POLL_S = 0.1
-_PAGE = 100
 
 
 async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> int:
@@ -38,7 +39,7 @@ async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> 
         if failed:
             raise TeamRefusedError("check_failed", team.name, failed[0][1])
         if not waiting:
-            missing = await _find_missing(client, names)
+            missing = await _find_missing(client, names, mark_of(team.digest))
             if not missing:
                 return len(children) + len(team.definition.imports)
             waiting = missing
@@ -48,10 +49,14 @@ async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> 
         await asyncio.sleep(_POLL_S)
 
 
-async def _find_missing(client: MeshClient, names: set[str]) -> list[str]:
-    """The agents and imports that the hub does not list as available."""
-    reply = await read_agents(client.get, {"limit": _PAGE})
-    available = {row["name"] for row in reply["agents"] if row.get("status") != "unavailable"}
+async def _find_missing(client: MeshClient, names: set[str], mark: str) -> list[str]:
+    """The agents and imports that the hub does not list as available; those of another digest are ending."""
+    reply = await read_agents(client.get, {"limit": PAGE})
+    available = {
+        row["name"]
+        for row in reply["agents"]
+        if row.get("status") != "unavailable" and find_mark(row) in ("", mark)
+    }
     return sorted(names - available)
 
 
