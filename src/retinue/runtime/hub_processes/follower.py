@@ -248,8 +248,8 @@ class DirectoryFollower:
         self._session = session
         self.is_current = asyncio.Event()
         """Set once the directory was as the leader has it; it stays so while a new leader starts."""
-        self.own_skills: frozenset[str] = frozenset()
-        """The skills of the hub itself, which the leader runs."""
+        self.own_skills: Mapping[str, bool] = {}
+        """The skills of the hub itself, which the leader runs, and whether a call of each may be repeated."""
         self.on_news: dict[str, Callable[[Any], None]] = {
             OWN_SKILLS: self._take_own_skills,
             BREAKER: self._open_breaker,
@@ -284,8 +284,8 @@ class DirectoryFollower:
         if (entry := self._directory.find_entry(ListingKey(*key))) is not None:
             self._agent_stats.of(entry).breaker.open(reason)
 
-    def _take_own_skills(self, skills: Sequence[str]) -> None:
-        self.own_skills = frozenset(skills)
+    def _take_own_skills(self, skills: Mapping[str, bool]) -> None:
+        self.own_skills = skills
 
     async def read_all(self) -> None:
         """Make the directory as the state has it, because changes may have been missed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -83,7 +83,13 @@ class Forwarder:
         return session
 
     async def forward(
-        self, index: int, scope: Scope, receive: Receive, send: Send, *, may_repeat: bool = False
+        self,
+        index: int,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        may_repeat: Callable[[], bool] = lambda: False,
     ) -> None:
         """Let the process ``index`` answer a request.
 
@@ -99,9 +105,7 @@ class Forwarder:
             if whole is None:
                 return
             body = whole
-        attempts = 1
-        if isinstance(body, bytes | None) and (may_repeat or scope["method"] in _SAFE):
-            attempts = _ATTEMPTS
+        attempts = _ATTEMPTS
         while True:
             started = _Started(send)
             try:
@@ -116,7 +120,8 @@ class Forwarder:
                     # the connection to the client ends before its answer is whole
                     raise ConnectionAbortedError(str(error)) from error
                 attempts -= 1
-                if not attempts:
+                is_safe = isinstance(body, bytes | None) and (scope["method"] in _SAFE or may_repeat())
+                if not attempts or not is_safe:
                     await _refuse(send)
                     return
 

@@ -112,8 +112,9 @@ class LeaderExchange:
         if change.kind == "tools" and self._followers:
             self._loop.call_soon_threadsafe(lambda: self.tell(OWN_SKILLS, self._list_skills()))
 
-    def _list_skills(self) -> list[str]:
-        return sorted(skill.id for skill in self._process.agent.record().skills)
+    def _list_skills(self) -> Mapping[str, bool]:
+        """The skills of the hub itself, and whether a call of each may be repeated."""
+        return {skill.id: skill.is_repeatable for skill in self._process.agent.record().skills}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]

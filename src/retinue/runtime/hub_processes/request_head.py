@@ -134,14 +134,15 @@ def find_message_id(body: bytes | None) -> str | None:
     return message_id if isinstance(message_id, str) else None
 
 
-def may_repeat(head: RequestHead | None, body: bytes | None) -> bool:
-    """Whether a request to MCP changes nothing, so that it may be sent again to the next leader."""
-    return (
-        head is not None
-        and body is not None
-        and head.protocol == "mcp"
-        and read_request(body).get("method") in _CHANGES_NOTHING
-    )
+def changes_nothing(body: bytes) -> bool:
+    """Whether a request of MCP changes nothing, so that it may be sent again to the next leader."""
+    return read_request(body).get("method") in _CHANGES_NOTHING
+
+
+def find_tool(body: bytes) -> str | None:
+    """The tool that a request of MCP calls."""
+    name = read_params(body).get("name") if read_request(body).get("method") == "tools/call" else None
+    return name if isinstance(name, str) else None
 
 
 def read_message(params: Mapping[str, Any]) -> Mapping[str, Any]:
