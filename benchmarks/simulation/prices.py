@@ -1,8 +1,8 @@
 """Prices of common instances, on demand, by the hour.
 
-They are list prices for Linux in a large region. One was read on a page that names its date; the others were
-written down from memory and are of 2025, because the price lists could not be reached. Check the prices before
-you plan with them.
+They are list prices for Linux in a large region. One was read on a page that names its date. The others were
+written down from memory and are of 2025, because the price lists could not be reached. Check the prices
+before you plan with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _MEMORY = "memory, 2025"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One size: ``price`` in US dollars an hour, ``memory_gb`` in 10⁹ bytes; ``source`` is that of the price."""
+    """One size: ``price`` in US dollars an hour, ``memory_gb`` in 10⁹ bytes.
+
+    ``source`` is that of the price, with its date.
+    """
 
     name: str
     cores: int
