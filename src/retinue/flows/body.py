@@ -13,9 +13,11 @@ from retinue.core.errors import (
     ExecutionFailedError,
     InvalidSettingError,
     NondeterminismError,
+    OutputInvalidError,
     RetinueError,
     StepFailedError,
 )
+from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.interpreter.saga import compensate, finish_undoing
@@ -108,6 +110,7 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
     try:
         arguments = workflow.signature.bind(request.input or {}, run)
         value = workflow.signature.encode(await workflow.function(**arguments))
+        _check_output(workflow, value)
     except (DurableRuleError, NondeterminismError):
         raise
     except (Exception, SystemExit) as error:  # SystemExit would end this process, and again after each start
@@ -116,6 +119,13 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
         raise failed from error
     frame.record_usage()
     return value
+
+
+def _check_output(workflow: CodeWorkflow, value: Any) -> None:
+    """Raises OutputInvalidError for a value that is not of the annotated type."""
+    schema = workflow.definition.output_schema
+    if schema is not None and (problems := compile_schema(schema, "output").problems(value)):
+        raise OutputInvalidError(workflow.name, problems)
 
 
 async def _undo(frame: Frame, failed: RetinueError) -> RetinueError:
