@@ -49,10 +49,14 @@ class HostedWorkflows:
         """
         known = self._workflows.setdefault(workflow.name, workflow)
         if not known.is_same(workflow):
+            places = [f"{each.place.file}:{each.place.line}" for each in (known, workflow)]
+            if known.place.file == workflow.place.file:
+                places = [
+                    f"{each.function.__code__.co_filename}:{each.place.line}" for each in (known, workflow)
+                ]
             raise InvalidSettingError(
                 f"workflow {workflow.name}",
-                f"both {known.place.file}:{known.place.line} and {workflow.place.file}:{workflow.place.line} "
-                "have this name",
+                f"both {' and '.join(places)} have this name",
                 remedy='give one of them another: @workflow(name="…")',
             )
 
