@@ -258,6 +258,7 @@ class Supervisor:
         self._children: list[ChildProcess] = []
         self._keepers: dict[ChildProcess, asyncio.Task[None]] = {}
         self._replacing: asyncio.Task[None] | None = None
+        self._newest: Sequence[ChildSpec] = ()
         self._changing = asyncio.Lock()
 
     async def start(self, specs: Sequence[ChildSpec], *, insist: bool = False) -> list[Ready]:
@@ -270,12 +271,18 @@ class Supervisor:
             return await self._start(specs, insist=insist)
 
     def replace_soon(self, specs: Sequence[ChildSpec]) -> None:
-        """Stop the children that are not in ``specs`` and start the new ones; the others run on."""
+        """Stop the children that are not in ``specs`` and start the new ones; the others run on.
+
+        Former specs that wait for a replacement to end are skipped, so a child that comes back runs on.
+        """
+        self._newest = specs
         self._replacing = asyncio.create_task(self._replace(self._replacing, specs))
 
     async def _replace(self, previous: asyncio.Task[None] | None, specs: Sequence[ChildSpec]) -> None:
         if previous is not None:
             await asyncio.gather(previous, return_exceptions=True)
+        if specs is not self._newest:
+            return
         async with self._changing:
             leaving = [child for child in self._children if child.spec not in specs]
             known = [child.spec for child in self._children]
