@@ -105,14 +105,14 @@ _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})
 
 def _concerns_skills(policy: Policy) -> bool:
     """Whether the policy is about skills; resources and prompts of agents are not in their cards."""
-    scope = policy.body["resource"]
+    scope = policy.body.resource
     named = scope.get("entity_type") or (scope.get("entity") or {}).get("type")
     return named not in (RESOURCE, PROMPT) and any(map(policy.concerns_action, ("call", "list")))
 
 
 def _names_skills(policy: Policy) -> bool:
     """Whether the policy is about one skill, so that its arguments are known."""
-    return bool(policy.body["resource"]["op"] == "==")
+    return bool(policy.body.resource["op"] == "==")
 
 
 def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
@@ -142,7 +142,12 @@ def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
 
 def _covers(rule: Policy, other: Policy) -> bool:
     """Whether a forbid without conditions denies every call that the other policy concerns."""
-    if rule.effect != "deny" or rule.is_watched or rule.body["conditions"]:
+    if rule.effect != "deny" or rule.is_watched or rule.body.has_conditions:
         return False
-    scopes = ("principal", "action", "resource")
-    return all(rule.body[one]["op"] == "All" or bool(rule.body[one] == other.body[one]) for one in scopes)
+    broad, narrow = rule.body, other.body
+    scopes = (
+        (broad.principal, narrow.principal),
+        (broad.action, narrow.action),
+        (broad.resource, narrow.resource),
+    )
+    return all(scope["op"] == "All" or scope == covered for scope, covered in scopes)

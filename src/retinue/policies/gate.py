@@ -112,16 +112,16 @@ class Gate:
         """Let a call pass that no rule denies; raises PolicyDeniedError."""
         if _is_owners(call, listing):
             return PermittedCall()
-        return self._check(call, listing, skill, skill.id, CALL, admitted)
+        return await self._check(call, listing, skill, skill.id, CALL, admitted)
 
     async def check_read(
         self, call: Call, listing: Listing, item: ReadableResource | Prompt, admitted: AdmittedCall
     ) -> PermittedCall:
         """The same for a read of a resource or a prompt, or of a completion of its arguments."""
         action = GET_PROMPT if isinstance(item, Prompt) else READ
-        return self._check(call, listing, item, name_item(item), action, admitted)
+        return await self._check(call, listing, item, name_item(item), action, admitted)
 
-    def _check(
+    async def _check(
         self, call: Call, listing: Listing, item: Item, name: str, action: EntityId, admitted: AdmittedCall
     ) -> PermittedCall:
         """Decide once; ``name`` is that of the item in marks and approvals."""
@@ -131,6 +131,8 @@ class Gate:
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
         resource = Resource.of(listing, item)
+        if engine.is_large:
+            await engine.prepare(resource, action, self._name_all(call.principal))
         if self.recorder is not None and action == CALL:
             self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource, action)

@@ -29,6 +29,7 @@ from retinue.policies.entities import (
     normalize,
 )
 from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
+from retinue.policies.policy_body import PolicyBody
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
 
@@ -75,7 +76,7 @@ _TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|;', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy. ``body`` is its JSON form without annotations.
+    """One policy. ``body`` is the policy without its annotations.
 
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
     with the scope. An approval counts for ``expires_s``, None for the default. ``limit`` and ``redaction``
@@ -87,7 +88,7 @@ class Policy:
     id: str
     file: str
     effect: Effect
-    body: Mapping[str, Any]
+    body: PolicyBody
     reads: Reads
     reason: str = ""
     approvers: tuple[str, ...] = ()
@@ -108,12 +109,12 @@ class Policy:
 
     def concerns_action(self, action: str) -> bool:
         """Whether the policy may apply to this action."""
-        names = _name_actions(self.body)
+        names = _name_actions(self.body.action)
         if self.agents is not None and action == "list":
             return False  # a team hides nothing
         if not names:
             return action not in OWNER_ACTIONS
-        within_use = "use" in names and self.body["action"]["op"] == "in" and action not in OWNER_ACTIONS
+        within_use = "use" in names and self.body.action["op"] == "in" and action not in OWNER_ACTIONS
         return action in names or within_use
 
     def concerns(
@@ -130,12 +131,12 @@ class Policy:
         named = self.scope_entity
         if named is None:
             return True
-        return named == skill or (self.body["resource"]["op"] != "==" and named in containers)
+        return named == skill or (self.body.resource["op"] != "==" and named in containers)
 
     @property
     def scope_entity(self) -> EntityId | None:
         """The entity that the scope of the resource names; None where it names none."""
-        scope = self.body["resource"]
+        scope = self.body.resource
         entity = scope.get("entity") or scope.get("in", {}).get("entity")
         return None if entity is None else EntityId(entity["type"], entity["id"])
 
@@ -202,7 +203,7 @@ def _bind(policy: Policy, scope: TeamScope) -> Policy:
     if policy.effect in ("permit", "approved"):
         remedy = "write a forbid with unless: a team permits nothing that the owner does not"
         raise _refuse(where, f"{policy.effect} in a team", remedy)
-    if names := sorted(_name_actions(policy.body) & (OWNER_ACTIONS | {"list"})):
+    if names := sorted(_name_actions(policy.body.action) & (OWNER_ACTIONS | {"list"})):
         raise _refuse(where, f"the action {names[0]!r} in a team", "write a policy of call, read or prompt")
     if any(entity.type == GROUP for entity in policy.reads.entities):
         raise _refuse(where, "a group in a team", "name agents: groups belong to the owner of the machine")
@@ -269,7 +270,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         policy_id,
         file,
         effect,
-        body,
+        PolicyBody.of(body),
         reads,
         reason=annotations.get("reason") or "",
         approvers=tuple(annotations.get("approvers", "").replace(",", " ").split()),
@@ -282,9 +283,8 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
     )
 
 
-def _name_actions(body: Mapping[str, Any]) -> frozenset[str]:
-    """The actions that the scope of a policy names; none where it has all of them."""
-    scope = body["action"]
+def _name_actions(scope: Mapping[str, Any]) -> frozenset[str]:
+    """The actions that this scope of a policy names; none where it has all of them."""
     if scope["op"] == "All":
         return frozenset()
     named = scope["entities"] if "entities" in scope else [scope["entity"]]
@@ -292,7 +292,7 @@ def _name_actions(body: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _is_about_owner_actions(where: str, body: Mapping[str, Any], effect: Effect) -> bool:
-    names = _name_actions(body)
+    names = _name_actions(body["action"])
     owners = sorted(names & OWNER_ACTIONS)
     if not owners:
         return False
