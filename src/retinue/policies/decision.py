@@ -35,10 +35,14 @@ from retinue.policies.entities import (
     CALL,
     GROUP,
     LIST,
+    PROMPT,
+    RESOURCE,
+    SKILL,
     Caller,
     Resource,
     entity_value,
     name_origin,
+    normalize,
 )
 from retinue.policies.policy_set import OBLIGATIONS, Effect, Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
@@ -321,6 +325,17 @@ class _SkillPolicies:
         return cut.rules is None and cut.obligations is None and self.with_watched is None
 
 
+def _find_agent(policy: Policy) -> str | None:
+    """The agent that the scope of a policy names; None where it may be about several."""
+    entity = policy.scope_entity
+    if entity is None:
+        return None
+    if entity.type == AGENT:
+        return entity.id
+    is_item = entity.type in (SKILL, RESOURCE, PROMPT)
+    return entity.id.partition("/")[0].replace("%2F", "/") if is_item else None
+
+
 _CutKey = tuple[Resource, EntityId, EntityId | None]
 """What is called, how, and the caller if it has policies of its own."""
 
@@ -337,8 +352,8 @@ class Engine:
     _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
     reads_sources: bool = field(init=False)
     """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
-    masks: bool = field(init=False)
-    """Whether some policy masks values of calls."""
+    masked_agents: frozenset[str] | None = field(init=False)
+    """The agents whose values some policy may mask; None for any agent."""
     bound_agents: frozenset[str] = field(init=False)
     """The agents of teams whose policies bind their calls."""
 
@@ -346,7 +361,13 @@ class Engine:
         policies = self.policies.policies
         self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
         self.bound_agents = frozenset(name for policy in policies for name in policy.agents or ())
-        self.masks = any(policy.effect == "redact" and not policy.is_watched for policy in policies)
+        masking = [policy for policy in policies if policy.effect == "redact" and not policy.is_watched]
+        names = [_find_agent(policy) for policy in masking]
+        self.masked_agents = None if None in names else frozenset(name for name in names if name)
+
+    def masks(self, agent: str) -> bool:
+        """Whether some policy may mask values of an agent."""
+        return self.masked_agents is None or normalize(agent) in self.masked_agents
 
     @property
     def narrows_lists(self) -> bool:

@@ -274,7 +274,7 @@ class Gate:
 
     def redacts(self, agent: str) -> bool:
         """Whether the values of calls of an agent may be masked, so that they must be read."""
-        return self.mode == "enforce" and self.engine.masks
+        return self.mode == "enforce" and self.engine.masks(agent)
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
