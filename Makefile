@@ -41,11 +41,11 @@ check: ## format, lint, types, layers
 soak: ## the long tests: run them before an issue is called done
 	@scripts/services soak
 	@scripts/bootstrap test deploy
-	@exec $(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
+	@COLD_STARTS=1 exec $(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
 
 crash: ## kill, freeze and cut off the processes of workflows, for long, on SQLite and Postgres
 	@scripts/bootstrap test
-	@exec $(BIN)/python -m pytest tests/crash -m "crash or not crash" --timeout=3600 $(ARGS)
+	@COLD_STARTS=1 exec $(BIN)/python -m pytest tests/crash -m "crash or not crash" --timeout=3600 $(ARGS)
 
 tck: ## the A2A Technology Compatibility Kit: TCK_DIR=copy of a2aproject/a2a-tck ARGS=agent, hub or strict
 	@scripts/bootstrap test

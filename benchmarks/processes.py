@@ -220,15 +220,16 @@ def _open_session(url: str) -> str:
 
 
 def _measure(url: str, pid: int, clients: int, calls: Calls, folder: Path) -> dict[str, float]:
-    pids = [pid, *_children(pid)]
+    pids = [pid, *_list_descendants(pid)]
     before = sum(map(cpu_s_of, pids))
     result = _load(url, clients, calls, folder)
     spent_s = sum(map(cpu_s_of, pids)) - before
     return {**result, "cpu_us": 1e6 * spent_s / result["calls"]}
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _list_descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(each for child in children for each in _list_descendants(child))]
 
 
 def _load(url: str, clients: int, calls: Calls, folder: Path) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,17 @@ async def test_of_two_hubs_on_one_database_one_answers_one_uses_and_one_tells(da
             uses = [each.use(approval, request.digest(), "key", once=True) for each in (first, second)]
             assert sorted(await asyncio.gather(*uses)) == [False, True], number
             await first.claim_notices()  # of the answer
+        of_runs = [
+            (await first.ask(replace(request, run=run), expires_s=60, approval_id=run.replace("/", "-"))).id
+            for run in ("night", "night/child", "nights")
+        ]
+        await second.forget(["night"])
+        assert [(await first.find(each)) is None for each in (*of_runs, approval)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
     finally:
         for each in databases:
             each.close()

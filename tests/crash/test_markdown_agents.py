@@ -337,9 +337,11 @@ async def test_the_answer_is_that_of_an_undisturbed_call_in_whichever_call_a_pro
     database, environment = open_storage(storage, retinue_home, request)
     for name, value in {**environment, "RETINUE_RUNS__LEASE_S": str(LEASE_S)}.items():
         monkeypatch.setenv(name, value)
-    with running(tmp_path) as agents, ExitStack() as programs:
+    with ExitStack() as programs:
+        # before the agents: the researcher executes runs itself if no hub runs when it starts
         hub = programs.enter_context(program(*HUB, cwd=tmp_path))
         hub.url_in("hub at")
+        agents = programs.enter_context(running(tmp_path))
         frozen = Frozen(agents, database, tmp_path, programs, hub)
         for number, call in enumerate([*REQUESTS[1:], *CALLS]):
             begins, go_on = agents.stay_at("complete 0").unlink, agents.stay_at(call).unlink

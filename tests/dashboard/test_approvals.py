@@ -89,6 +89,27 @@ async def test_the_owner_approves_a_call_that_the_page_shows(site: Site) -> None
     assert f"approval {approval} is used already" in again.body.decode()
 
 
+async def test_the_question_of_a_cancelled_run_is_over_until_the_run_is_resumed(site: Site) -> None:
+    _, approval, _ = await start_asking(site, "tea")
+    call, url, owner = site.wire.call, site.hub.url, owner_of(site)
+    await call(url, "cancel_run", {"run": "r"}, authorization=owner)
+    listing = await call(url, "list_approvals", {"state": "open"}, authorization=owner)
+    assert listing.result["approvals"] == []
+    shown = await call(url, "show_approval", {"approval": approval}, authorization=owner)
+    assert shown.result["state"] == "expired"
+    assert approval not in (await site.read("/ui/approvals", owner)).body.decode()
+    assert "Needs a person" not in (await site.read("/", owner)).body.decode()
+    assert 'name="verdict"' not in (await site.read("/ui/runs/r", owner)).body.decode()
+    answer = {"approval": approval, "verdict": "yes"}
+    refused = await call(url, ANSWER, answer, authorization=owner)
+    assert refused.error is not None
+    assert "because its run r has ended" in refused.error["message"]
+    await call(url, "resume_run", {"run": "r"}, authorization=owner)
+    assert (await call(url, ANSWER, answer, authorization=owner)).result["state"] == "approved"
+    assert (await finish(site))["output"] == "done"
+    assert site.called == ["tea"]
+
+
 async def test_the_model_reads_the_reason_that_a_person_enters(site: Site) -> None:
     model, approval, _ = await start_asking(site, "tea")
     entries = {"action": ANSWER, "approval": approval, "verdict": "no", "comment": "not on a Sunday"}

@@ -60,6 +60,20 @@ def test_tools_are_search_or_those_that_are_named(tools: str, skills: tuple[str,
 
 
 @pytest.mark.parametrize(
+    ("tools", "denied"),
+    [
+        ("search", ["write_*", "helper/ask"]),
+        ("'*'", ["write_*", "helper/ask"]),
+        ("ask", ["write_*"]),
+        ("helper/ask", ["write_*"]),
+    ],
+)
+def test_an_agent_calls_itself_only_where_its_tools_name_it(tools: str, denied: list[str]) -> None:
+    agent = read(f"name: helper\ntools: [{tools}]\nretinue: {{skill: ask, deny: 'write_*'}}")
+    assert agent.workflow["steps"][0]["think"]["deny"] == denied
+
+
+@pytest.mark.parametrize(
     ("model", "agent"),
     [
         ("inherit", None),
@@ -104,12 +118,35 @@ def test_keys_below_retinue_are_those_of_the_step_think() -> None:
     [
         ("name: x\nretinue:\n  limit: 3", "a.md:4: retinue.limit: unknown key", "did you mean limits?"),
         ("retinue: {session: maybe}", "a.md:2: retinue.session: it is a string", "write true or false"),
-        ("retinue:\n  limits: {turn: 3}", "a.md:3: retinue.limits.turn: Extra inputs", ""),
-        ("name: x\nmaxTurns: 0", "a.md:3: maxTurns.turns: Input should be greater", ""),
+        (
+            "retinue:\n  limits: {turn: 3}",
+            "a.md:3: retinue.limits.turn: unknown key 'turn'",
+            "did you mean turns?",
+        ),
+        (
+            "name: x\nmaxTurns: 0",
+            "a.md:3: maxTurns: it must be greater than or equal to 1; it is 0",
+            "retinue docs guides/agents-in-markdown shows the form",
+        ),
+        (
+            "retinue:\n  limits: {dollars: '1'}",
+            "a.md:3: retinue.limits.dollars: it must be a",
+            "shows the form",
+        ),
+        (
+            "retinue:\n  context: {keep: 1}",
+            "a.md:3: retinue.context.keep: unknown key 'keep'",
+            "keep_results",
+        ),
+        ("retinue: {approve: {a: b}}", "a.md:2: retinue.approve: it must be a list; it is an object", ""),
         ("name: two words", "a.md:2: name: 'two words' is no name", "use letters"),
         ("name: [x]", "a.md:2: name: it is", "write a text"),
         ("retinue: {expose: 1}", "a.md:2: retinue.expose: it is", "write true or false"),
-        ("retinue: {input: {type: string}}", "a.md:2: retinue.input: it is no JSON Schema of an object", ""),
+        (
+            "retinue: {input: {type: string}}",
+            "a.md:2: retinue.input: it is an object, no JSON Schema of an object",
+            "",
+        ),
         ("name: x\n  y: 1", "a.md:", "mend the YAML"),
         ("- a", "a.md:2: the front matter is", "write keys"),
     ],

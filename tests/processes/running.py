@@ -19,7 +19,11 @@ from typing import Any
 import orjson
 import urllib3
 
+from tests.processes.fork_server import ForkedProcess
+
 WAIT_S = 30.0
+COLD_STARTS = "COLD_STARTS" in os.environ
+"""Whether every program is started by its command line."""
 _URL = re.compile(r"http://[0-9.]+:\d+")
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 
@@ -32,7 +36,8 @@ def without_models(arguments: Sequence[str]) -> dict[str, str]:
 class Program:
     """One running ``retinue`` command and what it has printed.
 
-    ``script`` is another program: installed here, by its name, or elsewhere, by its path.
+    ``script`` is another program: installed here, by its name, or elsewhere, by its path. ``cold`` starts
+    Python anew, for tests of what a process loads, how much memory it needs or what its command line says.
     """
 
     def __init__(
@@ -41,20 +46,26 @@ class Program:
         cwd: Path,
         environment: Mapping[str, str] | None = None,
         script: str | Path | None = None,
+        cold: bool = False,
     ) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
-        self.process = subprocess.Popen(
-            [*_start_of(script), *arguments],
-            cwd=cwd,
-            env={**os.environ, **without_models(arguments), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        variables = {**os.environ, **without_models(arguments), **(environment or {})}
+        self.process: ForkedProcess | subprocess.Popen[str]
+        if script is None and not (cold or COLD_STARTS or _is_for_python(environment or {})):
+            self.process = ForkedProcess(arguments, cwd=str(cwd), environment=variables)
+        else:
+            self.process = subprocess.Popen(
+                [*_start_of(script), *arguments],
+                cwd=cwd,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -116,6 +127,11 @@ class Program:
             self.process.stdout.close()
 
 
+def _is_for_python(environment: Mapping[str, str]) -> bool:
+    """Whether a variable counts when Python starts or imports, not only when the program reads it."""
+    return not all(name.startswith("RETINUE") or name in ("HOME", "PATH") for name in environment)
+
+
 def _start_of(script: str | Path | None) -> list[str]:
     if script is None:
         return [sys.executable, "-m", "retinue"]
@@ -124,10 +140,14 @@ def _start_of(script: str | Path | None) -> list[str]:
 
 @contextmanager
 def program(
-    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, script: str | Path | None = None
+    *arguments: str,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+    script: str | Path | None = None,
+    cold: bool = False,
 ) -> Iterator[Program]:
     """A ``retinue`` command, or another installed program, that runs while inside."""
-    running = Program(*arguments, cwd=cwd, environment=environment, script=script)
+    running = Program(*arguments, cwd=cwd, environment=environment, script=script, cold=cold)
     try:
         yield running
     finally:

@@ -87,22 +87,24 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
         _calls(url, 20)
         # calls are counted in batches
         wait_until(lambda: sum(map(int, _AGENT_CALLS.findall(_metrics(url)))) == 20, "all are counted")
-        first = _find_processes(hub.process.pid)
-        assert len(first) == 2
-        for leads in (False, True):
-            before = _find_processes(hub.process.pid)
-            leader = _find_leader(retinue_home, before)
-            (follower,) = before - {leader}
-            _kill(leader if leads else follower)
+        (fork_server,) = _list_children(hub.process.pid)
+        serving = _list_children(fork_server)
+        assert len(serving) == 2
+        for leads, is_forked in ((False, True), (True, True), (False, False)):
+            if not is_forked:
+                _kill(fork_server)
+            leader = _find_leader(retinue_home, serving)
+            killed = leader if leads else (serving - {leader}).pop()
+            _kill(killed)
             # a busy machine starts the next process meanwhile
             assert max(_calls(url, 20)) < 20, "no call waits for the killed process"
-            _wait_for_another(hub.process.pid, before)
+            serving = _wait_for_another(fork_server if is_forked else hub.process.pid, serving - {killed})
             began = time.monotonic()
             assert execute(url, "list_agents")["result"]["agents"][0]["name"] == "one-agent"
             assert time.monotonic() - began < 10
         assert is_running(hub.process.pid)
         wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again")
-        left = descendants(hub.process.pid)
+        left = serving | descendants(hub.process.pid)
         assert hub.end(signal.SIGTERM) == 0
         wait_until(lambda: not any(map(is_running, left)), "all of them have ended")
     assert not (retinue_home / "hub.json").exists()
@@ -114,12 +116,20 @@ def _kill(process: int) -> None:
     wait_until(lambda: not is_running(process), "the killed process has ended")
 
 
-def _wait_for_another(parent: int, before: set[int]) -> None:
-    wait_until(lambda: len(_find_processes(parent) - before) == 1, "the process is started again")
+def _wait_for_another(starter: int, others: set[int]) -> set[int]:
+    """Wait until a process is started again; returns all that serve."""
+    listing = set[int]()
+
+    def is_started() -> bool:
+        listing.update(filter(is_running, _list_children(starter) - others))
+        return bool(listing)
+
+    wait_until(is_started, "the process is started again")
+    return others | listing
 
 
-def _find_processes(parent: int) -> set[int]:
-    return set(map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()))
+def _list_children(process: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
 def _find_leader(home: Path, processes: set[int]) -> int:

@@ -30,7 +30,7 @@ def hub_and_clients(folder: Path) -> Iterator[tuple[int, str, ThreadPoolExecutor
     """A hub that would accept tokens of an authorization server, as all its routes are there then."""
     servers = {"RETINUE_AUTH__AUTHORIZATION_SERVERS": '["http://127.0.0.1:9/"]'}
     with (
-        program("hub", "--bare", "--port", "0", cwd=folder, environment=servers) as hub,
+        program("hub", "--bare", "--port", "0", cwd=folder, environment=servers, cold=True) as hub,
         ThreadPoolExecutor(AT_ONCE) as clients,
     ):
         yield hub.process.pid, hub.url_in("hub at"), clients
@@ -45,8 +45,8 @@ def read_rss_mb(pid: int) -> float:
 def test_an_agent_and_a_hub_need_less_memory_than_they_once_did(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     with (
-        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
-        program("serve", str(agent), cwd=tmp_path) as served,
+        program("hub", "--bare", "--port", "0", cwd=tmp_path, cold=True) as hub,
+        program("serve", str(agent), cwd=tmp_path, cold=True) as served,
     ):
         url = hub.url_in("hub at")
         served.wait_for("published")

@@ -174,9 +174,9 @@ async def measure(hub: Program, agent: Program, state: State) -> dict[str, list[
 @pytest.mark.timeout(3600)
 def test_memory_of_hub_and_agent_stays_below_its_ceiling(tmp_path: Path, retinue_home: Path) -> None:
     (tmp_path / "echo_agent.py").write_text(AGENT)
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path, cold=True) as hub:
         hub.wait_for("hub at")
-        with program("serve", "echo_agent.py", cwd=tmp_path) as agent:
+        with program("serve", "echo_agent.py", cwd=tmp_path, cold=True) as agent:
             agent.wait_for("published")
             sizes = asyncio.run(measure(hub, agent, State(retinue_home)))
     for name, of_one in sizes.items():

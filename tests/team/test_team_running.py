@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
+from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
+from retinue.runtime.parts.children import TeamNews
+from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -159,3 +166,83 @@ async def test_back_checks_what_up_checks_and_makes_environments(
     with pytest.raises(TeamRefusedError) as caught:
         await teams.back("words", print)
     assert caught.value.reason == "key_unknown"
+
+
+async def test_what_still_answers_of_the_same_team_is_no_other_agent_of_its_name(
+    teams: TeamCommands, write_team: WriteTeam, state: State, environments: list[str]
+) -> None:
+    pets = '[imports.pets]\nurl = "https://pets.example/mcp"\n'
+    folders = [write_team(version, more=pets, imports={"pets": {}}) for version in ("1.0.0", "1.1.0")]
+    former, team = [await install(teams, state, folder) for folder in folders]
+    agent = {"name": "words-agent", "status": "available", "source": "registry"}
+    place = "agents/words-agent:v1.0.0"
+    own = f"{place}-team-{mark_of(former.digest)}"
+    rows = {
+        own: agent | {"reference": own},
+        "import": agent | {"name": "pets", "source": "imports", "reference": "pets"},
+        "ended": agent | {"status": "unavailable", "reference": place},
+    }
+    foreign_rows = {
+        "agent": agent | {"reference": place},
+        "agent of a digest that is not here": agent | {"reference": f"{place}-team-999999999999"},
+        "import of an agent's name": agent | {"source": "imports", "reference": "words-agent"},
+        "agent of an import's name": agent | {"name": "pets", "reference": "agents/pets:v1.0.0"},
+    }
+
+    async def find_problem(row: dict[str, str]) -> str:
+        client = AsyncMock(spec=MeshClient)
+        client.get.return_value = {"agents": [row]}
+        try:
+            await check_mesh_names(TeamStore(state), team, client)
+        except TeamRefusedError as error:
+            return error.reason
+        return ""
+
+    assert {name: await find_problem(row) for name, row in rows.items()} == dict.fromkeys(rows, "")
+    reasons = {name: await find_problem(row) for name, row in foreign_rows.items()}
+    assert reasons == dict.fromkeys(foreign_rows, "name_taken")
+
+
+async def test_specs_that_wait_while_others_are_replaced_are_skipped_for_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[str] = []
+    may_start = asyncio.Event()
+
+    async def start(child: ChildProcess) -> dict[str, str]:
+        started.append(child.spec.name)
+        await may_start.wait()
+        return {"url": "http://127.0.0.1:1"}
+
+    async def run_on(child: ChildProcess) -> int:
+        return await asyncio.Future()
+
+    monkeypatch.setattr(ChildProcess, "start", start)
+    monkeypatch.setattr(ChildProcess, "wait", run_on)
+    news: list[str] = []
+    supervisor = Supervisor(AsyncMock(), lambda name, _: news.append(name))
+    first, second = (ChildSpec(name, (), {}) for name in ("first", "second"))
+    supervisor.replace_soon([first])
+    while not started:
+        await asyncio.sleep(0)
+    supervisor.replace_soon([])
+    supervisor.replace_soon([first, second])
+    may_start.set()
+    async with asyncio.timeout(5):
+        while news != ["first", "second"]:
+            await asyncio.sleep(0)
+    assert started == ["first", "second"]
+    await supervisor.stop()
+
+
+def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_running_one(
+    state: State,
+) -> None:
+    store = TeamStore(state)
+    store.write_row(TeamRow("words", NEW))
+    news = TeamNews(state, lambda child, news: None)
+    spec = ChildSpec("words@222222222222/agent.py", (), {})
+    for specs, children in (([spec], [spec.name]), ([], [])):
+        news.keep_only(specs)
+        news(spec.name, {"url": "http://127.0.0.1:1", "name": "words-agent"})
+        assert list(store.read_children()) == children

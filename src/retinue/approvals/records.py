@@ -1,7 +1,8 @@
 """The records of approvals, and the digest that binds an answer to exactly one call.
 
 An approval is *open* until a person answers it. A yes can be used once, by the call that has its digest,
-before it expires. An approval that nobody answered in time counts as a no.
+before it expires. An approval that nobody answered in time counts as a no. One that waits in a run counts as
+expired while the run has ended, and as open again when the run is resumed.
 """
 
 from __future__ import annotations
@@ -162,6 +163,11 @@ class Approval:
     def answer(self, verdict: Verdict, by: str, comment: str, now: float) -> Approval:
         """The approval with an answer; raises InvalidRequestError where it is not open any more."""
         state = self.seen_at(now).state
+        if state == "expired" and now < self.expires_at:
+            raise InvalidRequestError(
+                f"approval {self.id} cannot be answered, because its run {self.request.run} has ended",
+                remedy=f"resume the run, which waits for the answer then: retinue resume {self.request.run}",
+            )
         if state != "open":
             remedy = "let the caller call again, which asks anew" if state in ("expired", "used") else ""
             raise InvalidRequestError(f"approval {self.id} is {state} already", remedy=remedy)

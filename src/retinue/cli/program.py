@@ -367,3 +367,9 @@ def main() -> NoReturn:
     if sys.platform == "win32":
         sys.exit(NO_WINDOWS)
     program.main(prog_name="retinue")
+
+
+def run_arguments(arguments: Sequence[str]) -> NoReturn:
+    """Run the program with these arguments in place of those of this process, and exit."""
+    sys.argv[1:] = arguments
+    program.main(list(arguments), prog_name="retinue")

@@ -20,12 +20,16 @@ from retinue.core.json_values import name_shape
 from retinue.core.text import fence, suggest
 from retinue.markdown.foreign_names import read_model, read_tool, split_tools
 from retinue.thinking.toolbox import SEARCH
+from retinue.workflows.definitions.checks import render_fault
 from retinue.workflows.definitions.documents import Document, Path, read_text
 from retinue.workflows.definitions.think import Think
 
 Json = dict[str, Any]
 
 OWN_KEY = "retinue"
+
+FORM = "retinue docs guides/agents-in-markdown"
+"""The command that shows the form of a file."""
 
 STEP = "think"
 """The id of the step of the workflow that an agent in Markdown is."""
@@ -84,6 +88,10 @@ class MarkdownAgent:
         options["prompt"] = "${{ input.prompt }}"
         if self.keeps_session:
             options["session"] = "${{ has(input.session) ? input.session : '' }}"
+        own = f"{self.name}/{self.skill}"
+        if not {self.skill, own} & set(self.think.tools):
+            # neither a search nor a glob means the agent itself, whose call would only begin its task again
+            options["deny"] = [*self.think.deny, own]
         # the text of the file is no template
         options["instructions"] = self.think.instructions.replace(_OPENING, f"${_OPENING}")
         # a step with a condition may name tools that do not exist now: the agent then has none
@@ -222,10 +230,10 @@ class _Reader:
         try:
             return Think.model_validate(options)
         except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False)[0]
-            first, *rest = fault["loc"] or ("instructions",)
-            where = (*paths.get(str(first), ()), *rest)
-            raise self._fault(where, fault["msg"], "see docs/guides/agents-in-markdown.md") from None
+            fault = error.errors(include_url=False)[0]
+            loc = fault["loc"] or ("instructions",)
+            where = paths.get(".".join(map(str, loc))) or (*paths.get(str(loc[0]), ()), *loc[1:])
+            raise render_fault(self._document, fault, where, FORM) from None
 
     def _set_turns(self, options: Json, paths: dict[str, Path]) -> None:
         key = next((key for key in _TURNS_KEYS if self._keys.get(key) is not None), None)
@@ -234,9 +242,8 @@ class _Reader:
             return
         turns = self._keys[key]
         if not isinstance(turns, int) or isinstance(turns, bool):
-            raise self._fault((key,), f"it is {name_shape(turns)}", "write a number")
-        if not limits:
-            paths["limits"] = (key,)
+            raise self._fault((key,), f"it is {name_shape(turns)}", "write a whole number")
+        paths["limits.turns"] = (key,)
         options["limits"] = {**limits, "turns": turns}
 
     def _tools(self) -> list[str]:
@@ -274,7 +281,7 @@ class _Reader:
         if schema is None:
             return PROMPT_SCHEMA
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-            problem = "it is no JSON Schema of an object"
+            problem = f"it is {name_shape(schema)}, no JSON Schema of an object"
             raise self._fault((OWN_KEY, "input"), problem, "write {type: object, properties: {…}}")
         return {"type": "object", **schema}
 

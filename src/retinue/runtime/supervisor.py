@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import structlog
@@ -31,6 +31,24 @@ _log = structlog.get_logger("retinue.children")
 _KEPT_LINES = 20
 _FIRST_BACK_OFF_S = 0.5
 _LAST_BACK_OFF_S = 30.0
+
+
+class StartedProcess(Protocol):
+    """A process that was started, as `asyncio.subprocess.Process` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+
+StartProcess = Callable[[Sequence[str], Mapping[str, str], Sequence[int]], Awaitable[StartedProcess | None]]
+"""Starts the ``retinue`` command with arguments, environment and open descriptors; None if it cannot now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +72,10 @@ class ChildSpec:
     descriptors: tuple[int, ...] = ()
     shares_output: bool = False
     first_back_off_s: float = _FIRST_BACK_OFF_S
-    """Seconds until it is started again after it has run for a while."""
+    """Seconds until it is started again after it has run for ``lasting_s``; longer if it did not last."""
+    lasting_s: float = _LAST_BACK_OFF_S
+    start: StartProcess | None = field(default=None, compare=False)
+    """Starts it in place of a new program, where that is possible; its output is shared then."""
 
 
 Ready = Mapping[str, Any]
@@ -87,7 +108,7 @@ class ChildProcess:
         self._is_ready = False
         self._probe = probe
         self._on_output = on_output
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: StartedProcess | None = None
         self._line: socket.socket | None = None
         self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._readers: list[asyncio.Task[None]] = []
@@ -110,19 +131,14 @@ class ChildProcess:
             passed[LISTENER_FD] = self.spec.listener.fileno()
         descriptors = {name: str(number) for name, number in passed.items()}
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                self.spec.program or sys.executable,
-                "-m",
-                "retinue",
-                *self.spec.arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=None if self.spec.shares_output else asyncio.subprocess.PIPE,
-                stderr=None if self.spec.shares_output else asyncio.subprocess.STDOUT,
-                env={**self.spec.environment, **descriptors},
-                pass_fds=(*passed.values(), *self.spec.descriptors),
-                start_new_session=True,
-                cwd=self.spec.folder,
+            environment, kept = (
+                {**self.spec.environment, **descriptors},
+                (*passed.values(), *self.spec.descriptors),
             )
+            if self.spec.start is not None:
+                self._process = await self.spec.start(self.spec.arguments, environment, kept)
+            if self._process is None:
+                self._process = await self._start_program(environment, kept)
         except OSError as error:
             ours.close()
             raise ChildFailedError(self.spec.name, f"it cannot be started: {error.strerror}") from error
@@ -132,8 +148,6 @@ class ChildProcess:
         finally:
             theirs.close()
         self._line = ours
-        if not self.spec.shares_output:
-            self._readers = [asyncio.create_task(self._keep_output(self._process))]
         try:
             async with asyncio.timeout(self.spec.ready_within_s):
                 ready = await self._become_ready(ours)
@@ -146,6 +160,26 @@ class ChildProcess:
         except BaseException:
             await self.stop()
             raise
+
+    async def _start_program(
+        self, environment: Mapping[str, str], descriptors: Sequence[int]
+    ) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            self.spec.program or sys.executable,
+            "-m",
+            "retinue",
+            *self.spec.arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=None if self.spec.shares_output else asyncio.subprocess.PIPE,
+            stderr=None if self.spec.shares_output else asyncio.subprocess.STDOUT,
+            env=environment,
+            pass_fds=descriptors,
+            start_new_session=True,
+            cwd=self.spec.folder,
+        )
+        if not self.spec.shares_output:
+            self._readers = [asyncio.create_task(self._keep_output(process))]
+        return process
 
     async def wait(self) -> int:
         """Wait until it ends; returns the exit code."""
@@ -224,6 +258,7 @@ class Supervisor:
         self._children: list[ChildProcess] = []
         self._keepers: dict[ChildProcess, asyncio.Task[None]] = {}
         self._replacing: asyncio.Task[None] | None = None
+        self._newest: Sequence[ChildSpec] = ()
         self._changing = asyncio.Lock()
 
     async def start(self, specs: Sequence[ChildSpec], *, insist: bool = False) -> list[Ready]:
@@ -236,12 +271,18 @@ class Supervisor:
             return await self._start(specs, insist=insist)
 
     def replace_soon(self, specs: Sequence[ChildSpec]) -> None:
-        """Stop the children that are not in ``specs`` and start the new ones; the others run on."""
+        """Stop the children that are not in ``specs`` and start the new ones; the others run on.
+
+        Former specs that wait for a replacement to end are skipped, so a child that comes back runs on.
+        """
+        self._newest = specs
         self._replacing = asyncio.create_task(self._replace(self._replacing, specs))
 
     async def _replace(self, previous: asyncio.Task[None] | None, specs: Sequence[ChildSpec]) -> None:
         if previous is not None:
             await asyncio.gather(previous, return_exceptions=True)
+        if specs is not self._newest:
+            return
         async with self._changing:
             leaving = [child for child in self._children if child.spec not in specs]
             known = [child.spec for child in self._children]
@@ -298,7 +339,7 @@ class Supervisor:
                 code = await child.wait()
                 await child.stop()
                 self._on_change(child.spec.name, None)
-                if loop.time() - started_at > _LAST_BACK_OFF_S:
+                if loop.time() - started_at > child.spec.lasting_s:
                     back_off_s = first_s
                 _log.warning("ended", child=child.spec.name, code=code, restart_in_s=back_off_s)
             await asyncio.sleep(back_off_s)

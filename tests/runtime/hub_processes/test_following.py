@@ -24,6 +24,7 @@ from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.observing.call_figures import CallFigures
 from retinue.parts.process import Process
 from retinue.policies.counts import Count, MemoryCounts
+from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import LeaderExchange
@@ -167,6 +168,27 @@ async def test_rows_of_calls_are_recorded_and_counted_by_the_leader(hub: Hub) ->
         hub.leader.append_row({**row, "id": str(number)})
     await _until(lambda: len(hub.rows) == 3)
     assert hub.figures.find("first").calls == 3
+
+
+async def test_what_the_leader_did_not_take_is_sent_again(hub: Hub, tmp_path: Path) -> None:
+    (entry,) = hub.followed.list_entries()
+    reached, figures = [9], DecisionFigures()  # no process has this number
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    leader = Leader(lambda: forwarder.session(reached[0]))
+    leader.find_decisions = lambda: figures
+    figures.add([[["permit", "few", 2]], [["few", "permit", 2]]])
+    leader.append_row({"type": "CALL:ENDED", "agent": "first", "status": "done"})
+    for _ in range(2):
+        await leader.flush()
+        assert figures.hits == {("few", "permit"): 2}
+        leader.note_health(entry, "unreachable", "connection refused")
+    await leader.flush()
+    reached[0] = 0
+    await leader.flush()
+    assert figures.take() == [[], []]
+    assert len(hub.rows) == 1
+    assert hub.led.get("first").health == "unreachable"
+    await forwarder.aclose()
 
 
 async def test_a_process_that_missed_changes_reads_all_of_them(hub: Hub, tmp_path: Path) -> None:

@@ -259,7 +259,9 @@ def _run_hub_processes(
     number: int | str, arguments: Sequence[str], options: HubOptions, session: CommandSession
 ) -> int:
     """Run the parent of a hub with several processes, or one of them."""
+    from retinue.cli.program import run_arguments
     from retinue.runtime.hub_process import run_hub
+    from retinue.runtime.hub_processes.fork_server import forking
     from retinue.runtime.hub_processes.parent import count_processes, run_hub_parent
     from retinue.runtime.hub_processes.place import take_place
     from retinue.runtime.hub_processes.running import run_hub_process
@@ -273,7 +275,8 @@ def _run_hub_processes(
     if count == 1:
         return run_loop(lambda: run_hub(options, settings, state, click.echo, session.reread))
     command = ("hub", *arguments)
-    return run_loop(lambda: run_hub_parent(count, command, options, settings, state, click.echo))
+    with forking(run_arguments) as server:
+        return run_loop(lambda: run_hub_parent(count, command, options, settings, state, click.echo, server))
 
 
 def _next_step() -> str:

@@ -194,15 +194,43 @@ async def _has_ended(hub: HubAddress, within_s: float) -> bool:
 
 
 def _read_memory_of(hub: HubAddress) -> int | None:
-    """The memory of the hub: with several processes, that of its parent and of each of them."""
-    own = _read_memory(hub.pid)
-    if own is None or hub.processes == 1:
-        return own
+    """The memory of the hub; that of several processes counts what they share once."""
+    if hub.processes == 1:
+        return _read_memory(hub.pid)
+    sizes = [_read_own_share(pid) for pid in _list_processes(hub.pid)]
+    return sum(size for size in sizes if size is not None) or None
+
+
+def _list_processes(parent: int) -> list[int]:
+    """The processes of a hub with several: the parent, those it started, and those of its fork server."""
+    command = _read_command(parent)
+    started = _list_children(parent)
+    # a fork has the command of the parent; the agents of the leader have others
+    forked = [pid for child in started for pid in _list_children(child) if _read_command(pid) == command]
+    return [parent, *started, *forked]
+
+
+def _list_children(pid: int) -> list[int]:
     try:
-        children = Path(f"/proc/{hub.pid}/task/{hub.pid}/children").read_text().split()
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
-        return own
-    return own + sum(_read_memory(int(child)) or 0 for child in children)
+        return []
+
+
+def _read_command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _read_own_share(pid: int) -> int | None:
+    """Memory of a process (Linux), its share only of pages that other processes have as well."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return _read_memory(pid)
 
 
 def _read_memory(pid: int) -> int | None:

@@ -240,7 +240,7 @@ class FollowPart(Part):
         log = AuditLog(leader.append_row)
         loaded = process.get(LoadedPolicies)
         process.get(Agreement).follow(loaded)
-        leader.take_decisions = lambda: [] if loaded.figures is None else loaded.figures.take()
+        leader.find_decisions = lambda: loaded.figures
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.forwarding import request_inside
 from retinue.runtime.hub_processes.leader import (
     CHANGES_PATH,
@@ -104,6 +105,18 @@ def _render_rows(rows: Sequence[_Row], decisions: Sequence[Any]) -> bytes:
     return b"\n".join([head, *(row.rendered for row in rows)])
 
 
+@contextmanager
+def _taken(figures: DecisionFigures | None) -> Iterator[Sequence[Any]]:
+    """The decisions to send; they are counted here again if they cannot be sent."""
+    decisions = [] if figures is None else figures.take()
+    try:
+        yield decisions
+    except BaseException:
+        if figures is not None:
+            figures.add(decisions)
+        raise
+
+
 class Leader:
     """The exchanges of a follower with its leader, over ``session``."""
 
@@ -111,8 +124,8 @@ class Leader:
         self._session = session
         self._rows: deque[_Row] = deque(maxlen=ROWS_KEPT)
         self._inputs: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
-        self.take_decisions: Callable[[], Sequence[Any]] = list
-        """Takes the decisions of policies that the leader does not count yet."""
+        self.find_decisions: Callable[[], DecisionFigures | None] = lambda: None
+        """Finds the decisions of policies that the leader does not count yet."""
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
         self._wake = asyncio.Event()
 
@@ -180,12 +193,14 @@ class Leader:
         """Send what waits; returns when the leader has it, or cannot be reached."""
         try:
             while self._verdicts:
-                key = next(iter(self._verdicts))
-                verdict = self._verdicts.pop(key)
+                key, verdict = next(iter(self._verdicts.items()))
                 await self._exchange(HEALTH_PATH, verdict)
+                if self._verdicts[key] is verdict:  # calls may have shown something else meanwhile
+                    del self._verdicts[key]
             while self._rows:
                 rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
-                await self._send(ROWS_PATH, _render_rows(rows, self.take_decisions()))
+                with _taken(self.find_decisions()) as decisions:
+                    await self._send(ROWS_PATH, _render_rows(rows, decisions))
                 for _ in rows:
                     self._rows.popleft()
             while self._inputs:

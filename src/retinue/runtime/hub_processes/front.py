@@ -18,10 +18,16 @@ from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
-from retinue.runtime.hub_processes.asked import Asked, find_message_id, find_name, read_head, read_request
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, owner_of
+from retinue.runtime.hub_processes.request_head import (
+    RequestHead,
+    find_message_id,
+    find_name,
+    read_head,
+    read_request,
+)
 from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.disconnect import read_body, replay
 
@@ -68,19 +74,19 @@ class Reach:
     def limits(self) -> ProcessLimits:
         return self._dispatcher.admission.limits
 
-    def covers(self, asked: Asked, body: bytes | None) -> bool:
+    def covers(self, head: RequestHead, body: bytes | None) -> bool:
         """Whether a request is answered here; ``body`` None = too long to be read."""
         if not self._is_open():
             return False
-        if asked.protocol == "execute":
-            if asked.agent is not None:
-                return self.covers_agent(asked.agent)
+        if head.protocol == "execute":
+            if head.agent is not None:
+                return self.covers_agent(head.agent)
             return body is not None and self.covers_skill(read_request(body).get("method"))
         if body is None:
             return False
-        if asked.protocol == "a2a":
-            return self._covers_a2a(asked, body)
-        return self._covers_mcp(asked, body)
+        if head.protocol == "a2a":
+            return self._covers_a2a(head, body)
+        return self._covers_mcp(head, body)
 
     def covers_agent(self, name: str) -> bool:
         """Whether every agent of this name is called by its URL."""
@@ -113,21 +119,21 @@ class Reach:
                 del self._known_tools[next(iter(self._known_tools))]
         return is_covered
 
-    def _covers_mcp(self, asked: Asked, body: bytes) -> bool:
+    def _covers_mcp(self, head: RequestHead, body: bytes) -> bool:
         request = read_request(body)
         params = request.get("params")
         params = params if isinstance(params, dict) else {}
-        if asked.agent is None:
-            is_known = asked.is_sessionless or asked.session in self._sessions
+        if head.agent is None:
+            is_known = head.is_sessionless or head.session in self._sessions
             return is_known and request.get("method") == "tools/call" and self.covers_tool(params.get("name"))
         # the leader has the sessions of agents, and the long results of all processes
         is_kept = str(params.get("uri", "")).startswith(_RESULT)
-        return asked.is_sessionless and not is_kept and self.covers_agent(asked.agent)
+        return head.is_sessionless and not is_kept and self.covers_agent(head.agent)
 
-    def _covers_a2a(self, asked: Asked, body: bytes) -> bool:
+    def _covers_a2a(self, head: RequestHead, body: bytes) -> bool:
         # the leader has the messages of envelopes, and the tasks in which persons are asked
         is_led = _ENVELOPE in body or self._asks_people()
-        return asked.agent is not None and not is_led and self.covers_agent(asked.agent)
+        return head.agent is not None and not is_led and self.covers_agent(head.agent)
 
     def _note_change(self, change: ListingChange) -> None:
         if not change.measured:
@@ -177,45 +183,45 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of a client, or let the process answer that has what it names."""
-        asked = self._read(scope)
-        if asked is None:
+        head = self._read(scope)
+        if head is None:
             await self._answer(None, None, scope, receive, send)
             return
         body: bytes | None = None
-        if asked.is_short and asked.needs_body and (self._reach is not None or asked.protocol != "execute"):
+        if head.is_short and head.needs_body and (self._reach is not None or head.protocol != "execute"):
             body = await read_body(receive)
             if body is None:
                 return
             receive = replay({"type": "http.request", "body": body}, receive)
-        owner = self._find_owner(asked, body)
+        owner = self._find_owner(head, body)
         if owner != self._place.index and self._board.find_pid(owner) is not None:
             await self._forwarder.forward(owner, scope, receive, send)
             return
-        await self._answer(asked, body, scope, receive, send)
+        await self._answer(head, body, scope, receive, send)
 
-    def _find_owner(self, asked: Asked, body: bytes | None) -> int:
+    def _find_owner(self, head: RequestHead, body: bytes | None) -> int:
         """The process that has what the request names, or that has had the same message before."""
-        name = find_name(asked, body)
+        name = find_name(head, body)
         if name is not None:
             return owner_of(name, self._place.count)
-        message_id = find_message_id(body) if asked.protocol == "a2a" else None
+        message_id = find_message_id(body) if head.protocol == "a2a" else None
         if message_id is None:
             return self._place.index
-        sender = asked.headers.get(b"authorization", b"").decode("latin-1")
-        return self._board.claim(f"{asked.agent}\n{sender}\n{message_id}")
+        sender = head.headers.get(b"authorization", b"").decode("latin-1")
+        return self._board.claim(f"{head.agent}\n{sender}\n{message_id}")
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request here or by the leader, whatever it names."""
-        asked = None if self._reach is None else self._read(scope)
+        head = None if self._reach is None else self._read(scope)
         body: bytes | None = None
-        if asked is not None and asked.is_short and asked.needs_body:
+        if head is not None and head.is_short and head.needs_body:
             body = await read_body(receive)
             if body is None:
                 return
             receive = replay({"type": "http.request", "body": body}, receive)
-        await self._answer(asked, body, scope, receive, send)
+        await self._answer(head, body, scope, receive, send)
 
-    def _read(self, scope: Scope) -> Asked | None:
+    def _read(self, scope: Scope) -> RequestHead | None:
         if scope["type"] != "http" or scope["method"] != "POST":
             return None
         path: str = scope["path"]
@@ -224,11 +230,11 @@ class Front:
         )
 
     async def _answer(
-        self, asked: Asked | None, body: bytes | None, scope: Scope, receive: Receive, send: Send
+        self, head: RequestHead | None, body: bytes | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         reach = self._reach
         is_here = reach is None or scope["type"] != "http" or scope["path"] == f"{self._prefix}/health"
-        if is_here or (reach is not None and asked is not None and reach.covers(asked, body)):
+        if is_here or (reach is not None and head is not None and reach.covers(head, body)):
             await self._own(scope, receive, send)
         else:
             await self.ask_leader(scope, receive, send)

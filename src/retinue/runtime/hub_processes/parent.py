@@ -22,19 +22,23 @@ from retinue.core.record import HUB_NAME
 from retinue.parts.process import Echo
 from retinue.runtime.hub_process import HubOptions, make_hub_id
 from retinue.runtime.hub_processes.board import MAX_PROCESSES, Board
+from retinue.runtime.hub_processes.fork_server import ForkServer
 from retinue.runtime.hub_processes.place import HubPlace, board_path, socket_path
 from retinue.runtime.observing.log_files import writes_to
 from retinue.runtime.parts.children import END_S
 from retinue.runtime.parts.hub_moments import watch_folder
 from retinue.runtime.run_process import own_state
 from retinue.runtime.serving import Stop, bind, end_task, url_of
-from retinue.runtime.supervisor import ChildSpec, OnChange, Ready, Supervisor, report_ready
+from retinue.runtime.supervisor import ChildSpec, OnChange, Ready, StartProcess, Supervisor, report_ready
 from retinue.settings import Settings, environment
 from retinue.storage.files import storage_errors
 from retinue.storage.state import HUB_PLACE_VARIABLE, State
 
 _READY_WITHIN_S = 600.0
 _BACKLOG = 1024
+
+_LASTING_S = 1.0
+"""A process that has run so long is started again at once; one that ends earlier, after a pause."""
 
 
 def count_processes(configured: int | str) -> int:
@@ -65,8 +69,11 @@ async def run_hub_parent(
     settings: Settings,
     state: State,
     echo: Echo,
+    fork_server: ForkServer | None = None,
 ) -> int:
     """Run a hub of ``count`` processes until asked to stop; returns the exit code.
+
+    ``fork_server`` starts the processes; without it each imports the program anew.
 
     ``arguments`` are those of the command that each process is started with. At SIGHUP each process reads
     its settings again. Raises HubRunningError, PortInUseError, StateDamagedError and ChildFailedError.
@@ -91,7 +98,8 @@ async def run_hub_parent(
         stack.callback(board.close)
         descriptor = stop.with_supervisor()
         stop_within_s = settings.timeouts.leave_s + 2 * settings.timeouts.drain_s + END_S
-        specs = stack.enter_context(_specs(count, folder, listener, arguments, state, stop_within_s))
+        start = None if fork_server is None else fork_server.start_if_running
+        specs = stack.enter_context(_specs(count, folder, listener, arguments, state, stop_within_s, start))
         children = Supervisor(_is_ready, _follow(board, stop, echo))
         stop.on_hangup = lambda: _pass_on(children)
         stack.push_async_callback(children.stop)
@@ -123,6 +131,7 @@ def _specs(
     arguments: Sequence[str],
     state: State,
     stop_within_s: float,
+    start: StartProcess | None,
 ) -> Iterator[list[ChildSpec]]:
     """The processes to start, each with its sockets, which stay open here for those that follow it."""
     hub_id, inners, specs = make_hub_id(), [], []
@@ -142,6 +151,8 @@ def _specs(
                     descriptors=(listener.fileno(), inner.fileno()),
                     shares_output=True,
                     first_back_off_s=0.0,
+                    lasting_s=_LASTING_S,
+                    start=start,
                 )
             )
         yield specs

@@ -95,15 +95,25 @@ class AuditPart(Part):
                 yield Opened(
                     product=recorded,
                     on_checks=lambda checks: checks.watch_access(AccessRows(append).note),
-                    skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access),
+                    skills=lambda agent: add_call_skills(agent, partial(read_calls, process), access),
                 )
         finally:
             for export in exports:
                 export.flush()
 
 
-async def read_calls(audit: SqliteAudit, call_filter: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
+def flush_calls(process: Process) -> None:
+    """Write every call that has ended in this process to the audit log of a hub, in this thread."""
+    # both hold calls: the bus those of the last batch, the log those that it has not written
+    if (recorded := process.find(RecordedCalls)) is not None:
+        recorded.flush()
+    if (audit := process.find(SqliteAudit)) is not None:
+        audit.flush()
+
+
+async def read_calls(process: Process, call_filter: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
     """The recorded calls that match, newest first."""
+    audit = process.get(SqliteAudit)
     equal = {
         "skill": call_filter.skill,
         "agent": call_filter.agent,
@@ -111,7 +121,7 @@ async def read_calls(audit: SqliteAudit, call_filter: CallFilter, limit: int) ->
         "status": call_filter.status,
         "trace_id": call_filter.trace,
     }
-    audit.flush()
+    flush_calls(process)
     filters = {key: value for key, value in equal.items() if value is not None}
     return await asyncio.to_thread(
         audit.list_calls, filters, failed=call_filter.failed, before=call_filter.before, limit=limit

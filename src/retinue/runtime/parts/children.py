@@ -273,10 +273,12 @@ class TeamNews:
         self._report = report
         self._news: dict[str, Mapping[str, str]] = {}
         self._ends: Counter[str] = Counter()
+        self._names: frozenset[str] = frozenset()
 
     def __call__(self, child: str, news: Ready | ChildFailedError | None) -> None:
         self._report(child, news)
-        if "@" in child and find_teams_change(self._state) is not None:
+        # a stopped program may report that it is ready, because it was starting when it was stopped
+        if "@" in child and child in self._names and find_teams_change(self._state) is not None:
             failed = news.message if isinstance(news, ChildFailedError) else ""
             ready = dict(news) if isinstance(news, Mapping) else {}
             self._ends[child] += news is None
@@ -290,9 +292,9 @@ class TeamNews:
 
     def keep_only(self, specs: Sequence[ChildSpec]) -> None:
         """Forget the programs that are in no spec, so that nobody takes a stopped one for a running one."""
-        names = {spec.name for spec in specs}
+        self._names = frozenset(spec.name for spec in specs)
         if find_teams_change(self._state) is not None:
-            self._news = {child: news for child, news in self._news.items() if child in names}
+            self._news = {child: news for child, news in self._news.items() if child in self._names}
             self._write()
 
     def _write(self) -> None:

@@ -6,6 +6,7 @@ module checks the shape; ``step_checks`` checks the relations between steps.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from retinue.workflows.definitions.definition import (
 )
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.definitions.step_checks import StepChecks
-from retinue.workflows.definitions.think import Think, ThinkLimits
+from retinue.workflows.definitions.think import Think, ThinkContext, ThinkLimits
 from retinue.workflows.definitions.values import StrictModel
 
 
@@ -49,6 +50,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "wait_for": _list_keys(WaitFor),
     "think": _list_keys(Think),
     "limits": _list_keys(ThinkLimits),
+    "context": _list_keys(ThinkContext),
     "wait": _list_keys(Timer),
     "compensate": _list_keys(Compensation),
     "ask": _list_keys(AskFirst),
@@ -119,13 +121,23 @@ def _list_faults(document: Document, error: ValidationError) -> list[DefinitionE
     found = [dict(one) for one in error.errors(include_url=False)]
     # a missing key is more likely misspelt: the unknown key is reported first
     found.sort(key=lambda one: one["type"] == "missing")
-    faults = [_render_fault(document, one) for one in found]
+    faults = [render_fault(document, one) for one in found]
     return sorted(faults, key=lambda fault: fault.line)
 
 
-def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
-    path: Path = tuple(key for key in found["loc"] if key not in ("[key]", "dict[str,any]", "str"))
-    path = tuple(key for key in path if not (isinstance(key, str) and key.startswith("list[")))
+def render_fault(
+    document: Document,
+    found: Mapping[str, Any],
+    path: Path | None = None,
+    form: str = "retinue docs workflows",
+) -> DefinitionError:
+    """The fault that pydantic ``found`` in a document, at a path; ``form`` is the command that tells more.
+
+    Without a path, it is the one that pydantic found the fault at.
+    """
+    if path is None:
+        path = tuple(key for key in found["loc"] if key not in ("[key]", "dict[str,any]", "str"))
+        path = tuple(key for key in path if not (isinstance(key, str) and key.startswith("list[")))
     kind = found["type"]
     if kind == "extra_forbidden":
         parent = str(path[-2]) if len(path) > 1 else None
@@ -137,16 +149,26 @@ def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
     if kind == "missing":
         return document.fault(path[:-1], f"{path[-1]!r} is missing", f"add {path[-1]}")
     if kind == "value_error":
-        return document.fault(path, str(found["ctx"]["error"]), "retinue docs workflows shows the form")
+        return document.fault(path, str(found["ctx"]["error"]), f"{form} shows the form")
     if kind == "string_pattern_mismatch":
         return document.fault(
             path, f"{found['input']!r} is no name", "use letters, digits, _ and -, beginning with a letter"
         )
     wanted = _SHAPES.get(kind)
     if wanted is None:
-        problem = str(found["msg"]).replace("Input should", "it should", 1)
+        problem = f"{_name_rule(str(found['msg']))}; it is {_show(found['input'])}"
     else:
         problem = f"it must be {wanted}; it is {name_shape(found['input'])}"
-    return document.fault(
-        path, problem, "quote texts that look like numbers; retinue docs workflows shows the form"
-    )
+    remedy = "quote texts that look like numbers; " if kind == "string_type" else ""
+    return document.fault(path, problem, f"{remedy}{form} shows the form")
+
+
+def _name_rule(message: str) -> str:
+    """What a value must be, in a message of pydantic about it or about what holds it."""
+    _, found, rule = message.partition(" should ")
+    return f"it must {rule}" if found else message
+
+
+def _show(value: Any) -> str:
+    """A number or true or false itself, of other values the shape."""
+    return json.dumps(value) if isinstance(value, bool | int | float) else name_shape(value)

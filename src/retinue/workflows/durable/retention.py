@@ -19,6 +19,7 @@ from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import EngineClient
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.run_rows import RunRows
+from retinue.workflows.durable.tables.approvals import ApprovalTable
 from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.tables.sessions import SessionTable
 from retinue.workflows.durable.tables.signals import SignalTable
@@ -52,6 +53,7 @@ class Retention:
         signals: SignalTable,
         held: HeldArtifacts,
         sessions: SessionTable,
+        approvals: ApprovalTable,
         *,
         on_deleted: OnDeleted | None = None,
         keep: int,
@@ -65,6 +67,7 @@ class Retention:
         self._signals = signals
         self._held = held
         self._sessions = sessions
+        self._approvals = approvals
         self._on_deleted = on_deleted
         self._keep = keep
         self._keep_days = keep_days
@@ -113,6 +116,7 @@ class Retention:
         await self._events.forget(list(gone))
         await self._signals.forget(list(gone))
         await self._sessions.forget(list(gone))
+        await self._approvals.forget(list(gone))
         digests = await self._held.forget(list(gone))
         if self._on_deleted is not None:
             traces = [row.record.request.origin.trace for row in rows.values()]

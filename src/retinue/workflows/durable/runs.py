@@ -130,6 +130,7 @@ class DurableRuns:
             self._signals,
             self.held_artifacts,
             self._sessions,
+            self._approvals,
             on_deleted=on_deleted,
             keep=self._options.keep,
             keep_days=self._options.keep_days,

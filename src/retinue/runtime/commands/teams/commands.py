@@ -13,7 +13,6 @@ import orjson
 import semver
 
 from retinue.cards.signatures import TrustedKeys
-from retinue.client.hub_skills import read_agents
 from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
 from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor
@@ -29,6 +28,7 @@ from retinue.runtime.commands.teams.acceptance import (
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
+from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
     check_installed_policies,
@@ -43,9 +43,9 @@ from retinue.runtime.commands.teams.upgrading import (
     find_open_rollout,
     follow_rollout,
     refuse_other_rollout,
+    wait_for_drain,
 )
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
-from retinue.runtime.imports.files import read_kept_imports
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.programs import (
     CONFIG,
@@ -68,8 +68,6 @@ from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
 from retinue.web.http_client import HttpClient
-
-_PAGE = 100
 
 Echo = Callable[[str], None]
 Ask = Callable[[Consent], bool]
@@ -227,6 +225,7 @@ class TeamCommands:
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
+        await wait_for_drain(self._store, self._state, team, options.rollout, echo)
         with self._store.changing(team.name) as row:
             refuse_other_rollout(row, team.digest)
             is_asked = find_open_rollout(row) is not None
@@ -240,13 +239,13 @@ class TeamCommands:
         """Start a digest, or ask for its rollout beside the one that runs: then None."""
         team = pulled.team
         signer = self._check(pulled, row, options)
-        values = self._find_secrets(team, options.secrets_file)
-        self._check_import_names(team)
+        values = self._find_secrets(team, row, options.secrets_file)
+        check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.names):
-            await self._check_mesh(team, row)
+            await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
             if not is_agreed and not ask(
                 describe_consent(team, signer, await self._describe_change(pulled, row))
@@ -287,13 +286,13 @@ class TeamCommands:
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
-            values = self._find_secrets(team, None)
-            self._check_import_names(team)
+            values = self._find_secrets(team, row, None)
+            check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
                 return await self._follow(row, team, echo)
             with self._store.starting(row, team.names):
-                await self._check_mesh(team, row)
+                await self._check_mesh(team)
                 make_environments(self._store, team, os.environ)
                 if row.active is None:
                     started = replace(
@@ -316,6 +315,7 @@ class TeamCommands:
         with self._store.changing(name) as row:
             if row.active is not None:
                 self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
+                self._store.end_rolled_secrets(name, row.active)
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -370,9 +370,9 @@ class TeamCommands:
         except RetinueError:
             return None
 
-    def _find_secrets(self, team: Team, file: Path | None) -> dict[str, str]:
+    def _find_secrets(self, team: Team, row: TeamRow, file: Path | None) -> dict[str, str]:
         """The values of all declared secrets. Raises InvalidSettingError with all missing names."""
-        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name)]
+        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name, row.active)]
         if file is not None:
             places.insert(0, read_secrets_file(file))
         if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
@@ -387,30 +387,11 @@ class TeamCommands:
             raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
         return values
 
-    def _check_import_names(self, team: Team) -> None:
-        """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
-        own = team.names
-        for place, tables in (
-            ("retinue.toml", self._settings.imports.servers),
-            ("this state", read_kept_imports(self._state)),
-        ):
-            if clash := sorted(own & tables.keys()):
-                problem = f"{place} has the import {clash[0]}, too"
-                raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
-
-    async def _check_mesh(self, team: Team, row: TeamRow) -> None:
+    async def _check_mesh(self, team: Team) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
-        active = self._read_active(row)
-        own = team.names - (frozenset() if active is None else active.names)
-        if not own or self._state.read_hub() is None:
-            return
-        async with open_client(self._settings, self._state) as client:
-            reply = await read_agents(client.get, {"limit": _PAGE})
-        answering = {agent["name"] for agent in reply["agents"] if agent["status"] != "unavailable"}
-        if taken := sorted(own & answering):
-            problem = f"an agent of this mesh is called {taken[0]}, too"
-            remedy = f"give one of them another name, or stop the other: retinue forget {taken[0]}"
-            raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
+        if self._state.read_hub() is not None:
+            async with open_client(self._settings, self._state) as client:
+                await check_mesh_names(self._store, team, client)
 
     async def _install(self, pulled: PulledTeam, team: Team, echo: Echo) -> None:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""
@@ -449,7 +430,8 @@ class TeamCommands:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
+        known_values = self._store.read_secrets(team.name, row.active)
+        self._store.write_rolled_secrets(team.name, team.digest, {**known_values, **values})
         await ensure_hub(self._state, self._http, logs=self._settings.logs)
         known = replace(
             row,

@@ -1,9 +1,13 @@
-"""The table of approvals, which all nodes of a database share: an ApprovalStore."""
+"""The table of approvals, which all nodes of a database share: an ApprovalStore.
+
+The question of a run is open only while the run goes on. A run that was cancelled may be resumed, and its
+question is open again then. So the table tells the state of the run each time that it reads the question.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +38,9 @@ MAX_CLAIMED = 20
 TOLD_S = 3600.0
 """How long after its end an approval has notices."""
 
+WAITING: tuple[ApprovalState, ...] = ("open", "approved")
+"""The states of a question that the end of its run ends."""
+
 
 class ApprovalTable:
     """The approvals in a database. ``signals`` tells a waiting run of the answer.
@@ -60,11 +67,12 @@ class ApprovalTable:
             known = self._find_equal(connection, approval, by_id=bool(approval_id))
             if known is not None:
                 return known.seen_at(now)
-            count = sa.text(
-                f"SELECT count(*) FROM {table} WHERE caller = :caller AND state = 'open' AND expires > :now"  # noqa: S608
+            query = sa.text(
+                f"SELECT record FROM {table} WHERE caller = :caller AND state = 'open' AND expires > :now"  # noqa: S608
             )
-            names = {"caller": request.caller, "now": now}
-            if (connection.execute(count, names).scalar() or 0) >= MAX_OPEN_PER_CALLER:
+            waiting = _read_all(connection.execute(query, {"caller": request.caller, "now": now}))
+            count = sum(each.state == "open" for each in self._see(connection, waiting, now))
+            if count >= MAX_OPEN_PER_CALLER:
                 raise BusyError(f"{MAX_OPEN_PER_CALLER} calls of this caller wait for approval", 60.0)
             insert = sa.text(
                 f"INSERT INTO {table} (id, digest, caller, state, expires, record) "  # noqa: S608
@@ -78,10 +86,8 @@ class ApprovalTable:
 
     async def find(self, approval_id: str) -> Approval | None:
         """As `ApprovalStore.find`."""
-        query = sa.text(f"SELECT record FROM {self._database.approvals} WHERE id = :id")  # noqa: S608
         await self._database.prepare()
-        record = await self._database.read(lambda c: c.execute(query, {"id": approval_id}).scalar())
-        return None if record is None else _read(record).seen_at(self._clock())
+        return await self._database.read(self._find_seen, approval_id, self._clock())
 
     async def list_all(self, *, state: ApprovalState | None = None) -> list[Approval]:
         """As `ApprovalStore.list_all`; at most `MAX_LISTED`."""
@@ -90,11 +96,12 @@ class ApprovalTable:
         where = " WHERE state = :state AND expires > :now" if state in ("open", "approved") else ""
         query = sa.text(f"SELECT record FROM {self._database.approvals}{where}")  # noqa: S608
         names = {"state": state, "now": now} if where else {}
+
+        def read(connection: sa.Connection) -> list[Approval]:
+            return self._see(connection, _read_all(connection.execute(query, names)), now)
+
         await self._database.prepare()
-        records = await self._database.read(lambda c: c.execute(query, names).scalars().all())
-        approvals = sorted(
-            (_read(record).seen_at(now) for record in records), key=lambda each: each.asked_at, reverse=True
-        )
+        approvals = sorted(await self._database.read(read), key=lambda each: each.asked_at, reverse=True)
         return [each for each in approvals if state in (None, each.state)][:MAX_LISTED]
 
     async def answer(self, approval_id: str, verdict: Verdict, by: str, comment: str = "") -> Approval:
@@ -103,7 +110,7 @@ class ApprovalTable:
 
         def write(connection: sa.Connection) -> Approval:
             self._lock(connection)
-            known = self._find(connection, approval_id)
+            known = self._find_seen(connection, approval_id, now)
             if known is None:
                 raise UnknownApprovalError(approval_id)
             answered = known.answer(verdict, by, comment, now)
@@ -158,24 +165,64 @@ class ApprovalTable:
         # expired ones are told of for an hour
         query = sa.text(f"SELECT record FROM {self._database.approvals} WHERE expires > :since")  # noqa: S608
 
+        def find_claims(connection: sa.Connection) -> list[tuple[Approval, Notice]]:
+            stored = _read_all(connection.execute(query, {"since": now - TOLD_S}))
+            return [
+                # the question of an ended run stays open in the table, because the run may be resumed
+                (replace(claim[0], state=known.state), claim[1])
+                for known, seen in zip(stored, self._see(connection, stored, now), strict=True)
+                if (claim := seen.claim_notice(now)) is not None
+            ]
+
         def write(connection: sa.Connection) -> list[Notice]:
             self._lock(connection)
-            notices: list[Notice] = []
-            for record in connection.execute(query, {"since": now - TOLD_S}).scalars().all():
-                claim = _read(record).claim_notice(now)
-                if claim is not None and len(notices) < MAX_CLAIMED:
-                    self._update(connection, claim[0])
-                    notices.append(claim[1])
-            return notices
+            claims = find_claims(connection)[:MAX_CLAIMED]
+            for claimed, _ in claims:
+                self._update(connection, claimed)
+            return [notice for _, notice in claims]
 
         await self._database.prepare()
         # most looks find nothing, and read only
-        records = await self._database.read(
-            lambda c: c.execute(query, {"since": now - TOLD_S}).scalars().all()
+        return await self._database.write(write) if await self._database.read(find_claims) else []
+
+    async def forget(self, roots: Sequence[str]) -> None:
+        """Delete the questions of outermost runs and of their child runs, which hold arguments of calls."""
+        run = (
+            "json_extract(record, '$.request.run')"
+            if self._database.is_sqlite
+            else "CAST(record AS json) #>> '{request,run}'"
         )
-        if not any(_read(record).claim_notice(now) for record in records):
-            return []
-        return await self._database.write(write)
+        query = sa.text(f"SELECT id, {run} AS run FROM {self._database.approvals} WHERE {run} <> ''")  # noqa: S608
+        delete = sa.text(f"DELETE FROM {self._database.approvals} WHERE id = :id")  # noqa: S608
+
+        def write(connection: sa.Connection) -> None:
+            for row in connection.execute(query).fetchall():
+                if any(f"{row.run}/".startswith(f"{root}/") for root in roots):
+                    connection.execute(delete, {"id": row.id})
+
+        if roots:
+            await self._database.write(write)
+
+    def _see(self, connection: sa.Connection, approvals: Sequence[Approval], now: float) -> list[Approval]:
+        """The approvals as they count now; those that wait in a run that has ended count as expired.
+
+        A run that is not in this database is one of another hub, so its questions count until they expire.
+        """
+        seen = [each.seen_at(now) for each in approvals]
+        runs = {each.request.run for each in seen if each.request.run and each.state in WAITING}
+        if not runs:
+            return seen
+        going_on = self._database.client.list_going_on(connection, sorted(runs))
+        return [
+            replace(each, state="expired")
+            if each.state in WAITING and not going_on.get(each.request.run, True)
+            else each
+            for each in seen
+        ]
+
+    def _find_seen(self, connection: sa.Connection, approval_id: str, now: float) -> Approval | None:
+        known = self._find(connection, approval_id)
+        return None if known is None else self._see(connection, [known], now)[0]
 
     async def settle_notice(self, notice: Notice) -> None:
         """Note that a notice was delivered."""
@@ -230,6 +277,10 @@ def _columns(approval: Approval) -> dict[str, Any]:
         "expires": approval.expires_at,
         "record": orjson.dumps(approval.to_json()).decode(),
     }
+
+
+def _read_all(rows: sa.CursorResult[Any]) -> list[Approval]:
+    return [_read(record) for record in rows.scalars()]
 
 
 def _read(record: str) -> Approval:

@@ -35,7 +35,7 @@ _SESSION, _VERSION = SESSION_HEADER.encode(), VERSION_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestHead:
     """A POST whose answer may come from any process; ``agent`` None = to the hub's own endpoint."""
 
     protocol: Protocol
@@ -66,30 +66,30 @@ class Asked:
         return version is not None and is_modern(version.decode("latin-1")) and self.session is None
 
 
-def read_head(path: str, headers: list[tuple[bytes, bytes]]) -> Asked | None:
+def read_head(path: str, headers: list[tuple[bytes, bytes]]) -> RequestHead | None:
     """What a POST to ``path`` asks for; None for an endpoint of the leader alone."""
     end = path[path.rfind("/") :]
     protocol = _ENDS.get(end)
     if protocol is None:
         agent = path.removeprefix(_AGENTS).removesuffix("/")
         is_agent = path.startswith(_AGENTS) and agent and "/" not in agent
-        return Asked("a2a", agent, dict(headers)) if is_agent else None
+        return RequestHead("a2a", agent, dict(headers)) if is_agent else None
     place = path[: -len(end)]
     if not place:
-        return Asked(protocol, None, dict(headers))
+        return RequestHead(protocol, None, dict(headers))
     if not place.startswith(_AGENTS):
         return None
     agent = place[len(_AGENTS) :]
     is_hub = protocol == "mcp" and agent == HUB_NAME
-    return Asked(protocol, None if is_hub else agent, dict(headers))
+    return RequestHead(protocol, None if is_hub else agent, dict(headers))
 
 
-def find_name(asked: Asked, body: bytes | None) -> bytes | None:
+def find_name(head: RequestHead, body: bytes | None) -> bytes | None:
     """The name in a request that tells which process has what it means; None for none."""
-    trace_id = asked.headers.get(TRACE_ID)
+    trace_id = head.headers.get(TRACE_ID)
     if body is None:
         return trace_id
-    if asked.protocol == "a2a":
+    if head.protocol == "a2a":
         params = read_params(body)
         message = read_message(params)
         named = message.get("taskId") or (None if message else params.get("taskId") or params.get("id"))

@@ -1,0 +1,80 @@
+"""The names of a team, which nothing else in the mesh may have.
+
+Programs of the team that end, or that a killed command started, still answer in the mesh for a moment. They
+are of the team, so their names are free for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.client.hub_skills import read_agents
+from retinue.client.mesh_client import MeshClient
+from retinue.core.errors import RetinueError, TeamRefusedError
+from retinue.mesh.directory.rollouts import mark_of, read_mark
+from retinue.runtime.imports.files import read_kept_imports
+from retinue.runtime.teams.programs import read_installed
+from retinue.runtime.teams.store import TeamStore
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.team.package import Team
+
+PAGE = 100
+
+
+def check_import_names(team: Team, settings: Settings, state: State) -> None:
+    """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
+    own = team.names
+    for place, tables in (
+        ("retinue.toml", settings.imports.servers),
+        ("this state", read_kept_imports(state)),
+    ):
+        if clash := sorted(own & tables.keys()):
+            problem = f"{place} has the import {clash[0]}, too"
+            raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
+
+
+async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> None:
+    """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
+    reply = await read_agents(client.get, {"limit": PAGE})
+    digests = {team.digest, *store.list_installed(team.name)}
+    marks = {mark_of(digest) for digest in digests}
+    imports = _list_imports(store, team.name, digests)
+    taken = [
+        row["name"]
+        for row in reply["agents"]
+        if row["name"] in team.names
+        and row["status"] != "unavailable"
+        and find_mark(row) not in marks
+        and not (row["name"] in imports and _is_import(row))
+    ]
+    if taken:
+        problem = f"an agent of this mesh is called {min(taken)}, too"
+        remedy = f"give one of them another name, or stop the other: retinue forget {min(taken)}"
+        raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
+
+
+def find_mark(row: Mapping[str, Any]) -> str:
+    """The mark of the digest of an agent in the rows of ``list_agents``; "" for one that is of no team."""
+    return read_mark(str(row.get("reference", "")).rpartition(":")[2])
+
+
+def _list_imports(store: TeamStore, name: str, digests: set[str]) -> set[str]:
+    """The names of the imports of the digests of a team whose files are here."""
+    names: set[str] = set()
+    for digest in digests:
+        try:
+            names |= {*read_installed(store, name, digest).definition.imports}
+        except RetinueError:  # it is not here yet, or a later Retinue packed it
+            continue
+    return names
+
+
+def _is_import(row: Mapping[str, Any]) -> bool:
+    # imported here, because only a clash of names needs the sources of imports
+    from retinue.a2a.client.imports import A2A_AGENTS
+    from retinue.mcp.upstream.imports.server import IMPORTS
+    from retinue.openapi.imports import APIS
+
+    return row.get("source") in (A2A_AGENTS, IMPORTS, APIS)
