@@ -73,6 +73,9 @@ _PARSED_AT_ONCE = 25
 _TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|;', re.DOTALL)
 """The end of a policy, and what may have a semicolon within."""
 
+_BEFORE = re.compile(r"(?:\s|//[^\n]*)+")
+"""Blanks and comments before a policy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -216,10 +219,9 @@ def _load_file(name: str, text: str) -> list[Policy]:
         bodies = [body for part in _split(text) for body in _parse(name, part)]
     except ValueError:
         try:
-            # the error tells a place in the whole text
             bodies = list(_parse(name, text))
         except ValueError as error:
-            raise _refuse(name, f"not Cedar: {error}", "retinue policy check shows the place") from None
+            raise _refuse(name, f"not Cedar: {error}{_find_place(name, text)}", "correct it") from None
     return [_load_policy(name, number, body) for number, body in enumerate(bodies, 1)]
 
 
@@ -233,11 +235,25 @@ def _parse(name: str, text: str) -> Iterator[dict[str, Any]]:
         yield body
 
 
-def _split(text: str) -> Iterator[str]:
-    """The text in parts of whole policies, because the parser holds up all threads."""
+def _find_place(name: str, text: str) -> str:
+    """Where the first policy begins that is not Cedar, because the parser does not tell."""
+    line = 1
+    for part in _split(text, 1):
+        try:
+            list(_parse(name, part))
+        except ValueError:
+            blank = _BEFORE.match(part)
+            line += blank[0].count("\n") if blank else 0
+            return f", in the policy that begins at line {line}"
+        line += part.count("\n")
+    return ""
+
+
+def _split(text: str, count: int = _PARSED_AT_ONCE) -> Iterator[str]:
+    """The text in parts of ``count`` whole policies, because the parser holds up all threads."""
     start = 0
     ends = (token.end() for token in _TOKENS.finditer(text) if token[0] == ";")
-    for end in islice(ends, _PARSED_AT_ONCE - 1, None, _PARSED_AT_ONCE):
+    for end in islice(ends, count - 1, None, count):
         yield text[start:end]
         start = end
     yield text[start:]

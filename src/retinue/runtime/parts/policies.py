@@ -434,5 +434,6 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
             past,
             modes,
             lambda: loaded.files.read_texts(),
+            lambda: "" if loaded.problem is None else loaded.problem.message,
         )
         add_policy_skills(agent, book)
