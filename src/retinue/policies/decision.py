@@ -19,10 +19,10 @@ The decision has the name of the strictest obligation; all that apply are met.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import cedarpy
@@ -336,6 +336,9 @@ def _find_agent(policy: Policy) -> str | None:
     return entity.id.partition("/")[0].replace("%2F", "/") if is_item else None
 
 
+RunInThread = Callable[[Callable[[], object]], Awaitable[object]]
+"""Calls a function in a thread."""
+
 _CutKey = tuple[Resource, EntityId, EntityId | None]
 """What is called, how, and the caller if it has policies of its own."""
 
@@ -381,7 +384,9 @@ class Engine:
         """Whether `prepare` may be of use."""
         return len(self.policies.policies) > MANY
 
-    async def prepare(self, resource: Resource, action: EntityId, callers: Sequence[Caller]) -> None:
+    async def prepare(
+        self, resource: Resource, action: EntityId, callers: Sequence[Caller], run: RunInThread
+    ) -> None:
         """Make the handles for a skill while other calls run, if many policies concern it.
 
         The engine reads 1,000 policies in 25 ms, and keeps what it has read.
@@ -391,8 +396,8 @@ class Engine:
             if (resource, action, bound) not in self._cuts:
                 selected = self.select(resource, action, bound)
                 if len(selected) > MANY:
-                    cut = await asyncio.to_thread(self._share, selected)
-                    self._keep((resource, action, bound), cut)
+                    # the decision takes the handles from the shared ones
+                    await run(partial(self._share, selected))
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""

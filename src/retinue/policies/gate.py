@@ -30,7 +30,7 @@ from retinue.policies.approving import AskClient, CallQuestion, describe
 from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, PolicyLimits, make_count
-from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.decision import CallFacts, Decision, Engine, RunInThread
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
     ADD_IMPORT,
@@ -87,6 +87,7 @@ class Gate:
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     ``recorder`` keeps what policies read, None where the owner does not want it.
     ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
+    ``run_in_thread`` calls functions that take long, None where they may hold up other calls.
     ``find_digest`` tells the digest of the policies that are in force in the process now, None where this
     gate is never replaced.
     """
@@ -103,6 +104,7 @@ class Gate:
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
     find_digest: Callable[[], str] | None = None
+    run_in_thread: RunInThread | None = None
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -131,8 +133,8 @@ class Gate:
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
         resource = Resource.of(listing, item)
-        if engine.is_large:
-            await engine.prepare(resource, action, self._name_all(call.principal))
+        if engine.is_large and self.run_in_thread is not None:
+            await engine.prepare(resource, action, self._name_all(call.principal), self.run_in_thread)
         if self.recorder is not None and action == CALL:
             self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource, action)

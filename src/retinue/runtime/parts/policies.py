@@ -176,6 +176,7 @@ class LoadedPolicies:
             recorder=self._make_recorder(),
             figures=self._figures,
             find_digest=lambda: self._digest,
+            run_in_thread=asyncio.to_thread,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
