@@ -27,6 +27,7 @@ from retinue.mesh.search.scoring import (
     inverse_frequency,
     read_query,
     score_skill,
+    value_factor,
 )
 from retinue.mesh.search.skill_texts import SkillText, entry_text_digest, render_text, text_digest
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
@@ -220,9 +221,7 @@ class SkillSearch:
         query, ranked = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept, learn=learn)
         if not query.asked:
             return NOTHING
-        fit = estimate_fit(ranked[0].score, query) if ranked else NOTHING.fit
-        if fit.is_likely and not may_fit(ranked[0].text, query):
-            fit = Fit(fit.score, False)
+        fit = judge_fit(ranked[0], query) if ranked else NOTHING.fit
         return Found(
             tuple(islice(self._open(ranked), limit)),
             fit,
@@ -372,6 +371,15 @@ class SkillSearch:
             if self.index.list_candidates([term.stem], (), visible_to(scopes), limit=1):
                 corrected = re.sub(rf"\b{re.escape(word)}\b", term.word, corrected, flags=re.IGNORECASE)
         return corrected if corrected != text else None
+
+
+def judge_fit(best: RankedSkill, query: SearchQuery) -> Fit:
+    """Whether the best hit fits the query.
+
+    Kinds of values do not count, because skills for other subjects take dates and names too.
+    """
+    fit = estimate_fit(best.score / value_factor(best.text, query), query)
+    return Fit(fit.score, fit.is_likely and may_fit(best.text, query))
 
 
 def estimate_fit(score: float, query: SearchQuery) -> Fit:
