@@ -27,7 +27,6 @@ from retinue.mesh.search.scoring import (
     inverse_frequency,
     read_query,
     score_skill,
-    value_factor,
 )
 from retinue.mesh.search.skill_texts import SkillText, entry_text_digest, render_text, text_digest
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
@@ -374,11 +373,8 @@ class SkillSearch:
 
 
 def judge_fit(best: RankedSkill, query: SearchQuery) -> Fit:
-    """Whether the best hit fits the query.
-
-    Kinds of values do not count, because skills for other subjects take dates and names too.
-    """
-    fit = estimate_fit(best.score / value_factor(best.text, query), query)
+    """Whether the best hit fits the query."""
+    fit = estimate_fit(best.score, query)
     return Fit(fit.score, fit.is_likely and may_fit(best.text, query))
 
 

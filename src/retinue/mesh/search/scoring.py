@@ -167,14 +167,9 @@ def score_skill(skill: SkillText, query: SearchQuery) -> float:
     score = score_fields([skill.fields], query, query.corpus.mean_length)
     if score > 0.0 and query.action is not None:
         score *= 1.0 + ACTION_WEIGHT * compare_actions(query.action, action_of_skill(skill.skill_id))
-    return score * value_factor(skill, query)
-
-
-def value_factor(skill: SkillText, query: SearchQuery) -> float:
-    """What the kinds of values of the query multiply the score of a skill by."""
-    if not query.kinds:
-        return 1.0
-    return 1.0 + VALUE_WEIGHT * share_taken(query.kinds, skill.fields[PARAMETERS_FIELD])
+    if score > 0.0 and query.kinds:
+        score *= 1.0 + VALUE_WEIGHT * share_taken(query.kinds, skill.fields[PARAMETERS_FIELD])
+    return score
 
 
 def score_fields(texts: Iterable[Sequence[str]], query: SearchQuery, mean_length: float) -> float:
