@@ -254,6 +254,9 @@ async def test_a_skill_that_shares_no_word_with_a_request_is_found_by_what_serve
     assert seen.hits == ()
     assert mesh.search.find_skills(asked, MESH, learn=learn, within=[NOTES.id]).hits == ()
     assert mesh.find(asked, GUEST) == [], "it learns from its own calls only"
+    mesh.use("routes", "plan_route", text=f"a journey to the {asked}")
+    mesh.history.rate(ANNA, "plan_route", is_good=False)
+    assert mesh.find(asked) == [], "as much was bad as was good"
     await mesh.history.forget()
     assert mesh.find(asked) == []
 

@@ -314,7 +314,9 @@ class LearnedRanking:
         best = max(skill.score for skill in ranked) or highest_score(query)
         learned = [self._rescore(skill, best, alike) for skill in ranked]
         learned = [skill for skill in learned if skill.score > 0.0]
-        return self._try_unproven(learned, ranked, stems) if self.parts and len(self._book) else learned
+        if not learned or not self.parts or not len(self._book):
+            return learned
+        return self._try_unproven(learned, ranked, stems)
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
