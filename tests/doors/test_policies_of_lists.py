@@ -11,8 +11,9 @@ from retinue.authoring.agent import Agent
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.offer import ToolCatalog
 from retinue.policies.lists import ListDecisions
+from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.web.issued_tokens import TokenFile
-from tests.doors.test_policies import Bank, open_bank
+from tests.doors.test_policies import Bank, open_bank, write_policies
 from tests.mcp.clients import connect, sessionless
 from tests.system import Reply, System, Wire
 
@@ -169,3 +170,24 @@ async def test_the_list_of_tools_is_made_while_others_run_where_policies_change_
         reply = await wire.post(f"{url}/mcp", asked, **headers)
         assert b"Pays money back." in reply.body
         assert made_at_once == [], url
+
+
+async def test_what_is_kept_for_lists_goes_with_its_policies(system: System, wire: Wire) -> None:
+    ask = '@id("ask") @effect("approve") forbid(principal, action == Retinue::Action::"call", resource);'
+    conditional = '@id("hide") forbid(principal, action, resource) when { resource.version == "0" };'
+    bank = await open_bank(system, wire, conditional + ask)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    asked, headers = sessionless("tools/list", {})
+    await wire.post(f"{bank.hub.url}/mcp", asked, **headers)
+    loaded = bank.hub.process.get(LoadedPolicies)
+    gate = loaded.gate
+    assert gate is not None
+    lists, asking = gate._lists, gate._asking
+    assert lists is not None
+    assert asking is not None
+    kept = (lists._decided, asking._asks, gate.engine._entities)
+    assert all(kept)
+    write_policies(system, "// none", "more.cedar")
+    loaded.reload()
+    assert loaded.gate is not gate
+    assert not any(kept)

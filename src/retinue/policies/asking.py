@@ -60,6 +60,10 @@ class AskingPolicies:
             known = self._asks[key] = self._decide(caller, origin, resource)
         return known
 
+    def forget(self) -> None:
+        """Drop what is kept for further lists."""
+        self._asks.clear()
+
     def _decide(self, caller: Caller, origin: Caller, resource: Resource) -> bool:
         containers = resource.list_containers(self.engine.policies.groups)
         scopes = (None, resource.id, *containers)

@@ -368,6 +368,11 @@ class Engine:
         names = [_find_agent(policy) for policy in masking]
         self.masked_agents = None if None in names else frozenset(name for name in names if name)
 
+    def forget(self) -> None:
+        """Drop what is kept for further decisions, because other policies are in force."""
+        for kept in (self._cuts, self._shared, self._parts, self._callers, self._entities):
+            kept.clear()
+
     def masks(self, agent: str) -> bool:
         """Whether some policy may mask values of an agent."""
         return self.masked_agents is None or normalize(agent) in self.masked_agents

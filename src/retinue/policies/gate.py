@@ -325,6 +325,12 @@ class Gate:
             self._asking = AskingPolicies.of(self.engine)
         return AskingSkills(self._name_all(principal), self._asking) if self._asking.policies else None
 
+    def forget(self) -> None:
+        """Drop what is kept for decisions, because lists that were made keep a replaced gate alive."""
+        for kept in (self.engine, self._lists, self._asking):
+            if kept is not None:
+                kept.forget()
+
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""
         resource = Resource.of(listing, skill)

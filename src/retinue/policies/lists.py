@@ -126,6 +126,11 @@ class ListDecisions:
             decision = self._decided[key] = self._ask(caller, agent, item, cut, permits)
         return decision
 
+    def forget(self) -> None:
+        """Drop what is kept for further lists."""
+        for kept in (self._agents, self._cuts, self._decided):
+            kept.clear()
+
     @property
     def _default(self) -> bool:
         return self.engine.policies.default == "allow"

@@ -149,6 +149,8 @@ class LoadedPolicies:
         self.revision += 1
         self.files, self._table, self._in_force = reading.files, reading.table, reading.seen
         policies, table = reading.policies, reading.applied
+        if self._gate is not None:
+            self._gate.forget()
         if policies is None:
             self._gate = None
             self._give(None)
