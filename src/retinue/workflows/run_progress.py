@@ -87,13 +87,13 @@ class _Watched:
     def add_line(self, step: str, fraction: float | None, message: str) -> None:
         if len(message) > _MESSAGE_CHARACTERS:
             message = f"{message[: _MESSAGE_CHARACTERS - 1]}…"
-        self._add(StepReport(next(self.numbers), step, None, fraction, message))
+        self._add(StepReport(next(self.numbers), step, None, fraction, _make_storable(message)))
 
     def add_piece(self, step: str, piece: TextPiece) -> None:
         # of a longer piece the beginning would not be kept
         first = max(0, len(piece.text) - KEPT_CHARACTERS)
         for start in range(first, max(len(piece.text), first + 1), _CUT_CHARACTERS):
-            text = piece.text[start : start + _CUT_CHARACTERS]
+            text = _make_storable(piece.text[start : start + _CUT_CHARACTERS])
             cut = replace(piece, text=text, at=piece.at + start, step=step)
             self._add(StepReport(next(self.numbers), step, cut))
 
@@ -218,6 +218,11 @@ class _StepChannel(NullChannel):
         if (watched := self._find_watched()) is not None:
             # an agent that runs a workflow of its own names the step of that one
             watched.add_piece(f"{self._step}/{piece.step}" if piece.step else self._step, piece)
+
+
+def _make_storable(text: str) -> str:
+    """The text, as long as before, with "?" for each half of a surrogate pair, which no JSON can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _root_of(run_id: str) -> str:
