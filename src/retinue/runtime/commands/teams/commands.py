@@ -43,6 +43,7 @@ from retinue.runtime.commands.teams.upgrading import (
     find_open_rollout,
     follow_rollout,
     refuse_other_rollout,
+    wait_for_drain,
 )
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
@@ -224,6 +225,7 @@ class TeamCommands:
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
+        await wait_for_drain(self._store, self._state, team, options.rollout, echo)
         with self._store.changing(team.name) as row:
             refuse_other_rollout(row, team.digest)
             is_asked = find_open_rollout(row) is not None
@@ -237,7 +239,7 @@ class TeamCommands:
         """Start a digest, or ask for its rollout beside the one that runs: then None."""
         team = pulled.team
         signer = self._check(pulled, row, options)
-        values = self._find_secrets(team, options.secrets_file)
+        values = self._find_secrets(team, row, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
@@ -284,7 +286,7 @@ class TeamCommands:
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
-            values = self._find_secrets(team, None)
+            values = self._find_secrets(team, row, None)
             check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
@@ -313,6 +315,7 @@ class TeamCommands:
         with self._store.changing(name) as row:
             if row.active is not None:
                 self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
+                self._store.end_rolled_secrets(name, row.active)
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -367,9 +370,9 @@ class TeamCommands:
         except RetinueError:
             return None
 
-    def _find_secrets(self, team: Team, file: Path | None) -> dict[str, str]:
+    def _find_secrets(self, team: Team, row: TeamRow, file: Path | None) -> dict[str, str]:
         """The values of all declared secrets. Raises InvalidSettingError with all missing names."""
-        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name)]
+        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name, row.active)]
         if file is not None:
             places.insert(0, read_secrets_file(file))
         if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
@@ -427,7 +430,8 @@ class TeamCommands:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
+        known_values = self._store.read_secrets(team.name, row.active)
+        self._store.write_rolled_secrets(team.name, team.digest, {**known_values, **values})
         await ensure_hub(self._state, self._http, logs=self._settings.logs)
         known = replace(
             row,
