@@ -156,12 +156,10 @@ def test_a_file_that_cannot_be_read_now_is_not_written_anew(tmp_path: Path) -> N
     path.unlink()
     path.mkdir()  # no user may read it
     assert file.read_cards() is None
-    for change in (
-        lambda: file.write_cards([]),
-        lambda: file.note_issued(("a", "b"), IssuedReceipt("c", 1.0)),
-    ):
-        with pytest.raises(StateError, match="cannot read"):
-            change()
+    with pytest.raises(StateError, match="cannot read"):
+        file.write_cards([])
+    with pytest.raises(StateError, match="cannot read"):
+        file.note_issued(("a", "b"), IssuedReceipt("c", 1.0))
     path.rmdir()
     path.write_bytes(content)
     file.note_issued(("a", "b"), IssuedReceipt("c", 1.0))
