@@ -87,7 +87,9 @@ class _Watched:
     def add_line(self, step: str, fraction: float | None, message: str) -> None:
         if len(message) > _MESSAGE_CHARACTERS:
             message = f"{message[: _MESSAGE_CHARACTERS - 1]}…"
-        self._add(StepReport(next(self.numbers), step, None, fraction, _make_storable(message)))
+        # as it is stored, also where an author reports another kind of number
+        share = None if fraction is None else float(fraction)
+        self._add(StepReport(next(self.numbers), step, None, share, _make_storable(message)))
 
     def add_piece(self, step: str, piece: TextPiece) -> None:
         # of a longer piece the beginning would not be kept
