@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import orjson
 import pytest
 
 from retinue.core.call import MAX_WRITER_CHARACTERS, TextPiece
@@ -65,16 +64,6 @@ async def test_pieces_of_one_text_are_joined_exactly_and_have_their_step(progres
     await write(progress, "r", "plan", "three")
     assert texts([*progress.list_after("r", report.number)]) == [("plan", 0, "three")]
     assert progress.last("r") == progress.list_after("r", 0)[-1].number
-
-
-async def test_a_report_with_half_a_surrogate_pair_can_be_stored(progress: RunProgress) -> None:
-    progress.watch("r")
-    await write(progress, "r", "plan", "caf\ud800", "é")
-    await progress.open_channel("r", "plan").progress(0.5, "half \ud800")
-    (piece, line) = progress.list_after("r", 0)
-    assert texts([piece]) == [("plan", 0, "caf?é")]
-    assert line.message == "half ?"
-    assert orjson.dumps([piece.to_json(), line.to_json()])
 
 
 async def test_pieces_of_branches_have_the_path_of_their_branch(progress: RunProgress) -> None:

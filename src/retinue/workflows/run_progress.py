@@ -85,17 +85,17 @@ class _Watched:
     size: int = 0
 
     def add_line(self, step: str, fraction: float | None, message: str) -> None:
+        message = _make_storable(message)
         if len(message) > _MESSAGE_CHARACTERS:
             message = f"{message[: _MESSAGE_CHARACTERS - 1]}…"
-        # as it is stored, also where an author reports another kind of number
-        share = None if fraction is None else float(fraction)
-        self._add(StepReport(next(self.numbers), step, None, share, _make_storable(message)))
+        self._add(StepReport(next(self.numbers), step, None, fraction, message))
 
     def add_piece(self, step: str, piece: TextPiece) -> None:
+        piece = replace(piece, text=_make_storable(piece.text))
         # of a longer piece the beginning would not be kept
         first = max(0, len(piece.text) - KEPT_CHARACTERS)
         for start in range(first, max(len(piece.text), first + 1), _CUT_CHARACTERS):
-            text = _make_storable(piece.text[start : start + _CUT_CHARACTERS])
+            text = piece.text[start : start + _CUT_CHARACTERS]
             cut = replace(piece, text=text, at=piece.at + start, step=step)
             self._add(StepReport(next(self.numbers), step, cut))
 
@@ -223,8 +223,8 @@ class _StepChannel(NullChannel):
 
 
 def _make_storable(text: str) -> str:
-    """The text, as long as before, with "?" for each half of a surrogate pair, which no JSON can hold."""
-    return text.encode("utf-8", "replace").decode()
+    """The text with a question mark for each half of a surrogate pair, because UTF-8 has no form for it."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _root_of(run_id: str) -> str:
