@@ -134,11 +134,16 @@ class Rollouts:
         return trace
 
     def mark_run(self, trace: TraceContext) -> TraceContext:
-        """The trace of a run that starts, which keeps the digests of its chain.
-
-        A run of a schedule has no chain before it. It keeps the digests that lists show, as its workflow.
-        """
+        """The trace of a run that starts, with the digests of its chain, or those that lists show."""
         return _with_chosen(trace, _read_chosen(trace), self.read_choice(trace))
+
+    def begin(self, trace: TraceContext) -> TraceContext:
+        """The trace of a chain that begins with a run, with the digests that it chooses by its hash."""
+        chosen = {
+            rollout.team: rollout.old if rollout.has_failed else rollout.choose(trace.id)
+            for rollout in self._rollouts
+        }
+        return _with_chosen(trace, _read_chosen(trace), chosen)
 
     def read_choice(self, trace: TraceContext) -> dict[str, str]:
         """The digest of each team that the chain of a trace has chosen, else the one that lists show."""

@@ -119,7 +119,7 @@ def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
             lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
         )
 
-    return ChainChoice(rollouts.mark_run, library_of)
+    return ChainChoice(rollouts.begin, rollouts.mark_run, library_of)
 
 
 class RolloutsPart(Part):
