@@ -21,6 +21,7 @@ from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.upgrading import RolloutOptions, wait_for_drain
+from retinue.runtime.teams.comparison import DigestFigures, find_worse
 from retinue.runtime.teams.programs import CONFIG, child_name, variables_of
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
 from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
@@ -219,7 +220,7 @@ async def test_a_new_digest_that_fails_its_check_gets_no_call(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("worse", "reason"),
     [
-        ({"failed": 2}, "6.7% of its calls fail; of the digest before 0.0% at 25 %"),
+        ({"failed": 4}, "6.7% of its calls fail; of the digest before 0.0% at 25 %"),
         ({"ms": 61.0}, "p95 is 61 ms; of the digest before 10 ms at 25 %"),
         ({"usd": 0.01}, "a call costs $0.0100; of the digest before $0.0000 at 25 %"),
     ],
@@ -230,7 +231,7 @@ async def test_a_new_digest_that_is_worse_loses_its_calls(hub: Hub, worse: Any, 
     async def load(stages: RolloutStages) -> None:
         while hub.weights[-1] != ("serve", 25):
             await asyncio.sleep(0.005)
-        for event in (*ended(hub.old, 40), *ended(hub.new, 30, **worse)):
+        for event in (*ended(hub.old, 60), *ended(hub.new, 60, **worse)):
             stages.note(event)
 
     await hub.run(load)
@@ -383,3 +384,15 @@ async def test_up_waits_for_the_digest_that_ends_unless_it_is_told_not_to(hub: H
         assert not waiting.done()
         await hub.run()
         await waiting
+
+
+@pytest.mark.parametrize(("slow", "is_worse"), [(0, False), (8, False), (16, True), (60, True)])
+def test_a_few_slow_calls_are_chance_and_many_are_not(slow: int, is_worse: bool) -> None:
+    old, new = DigestFigures(), DigestFigures()
+    for figures, count in ((old, 0), (new, slow)):
+        for number in range(60):
+            outcome = Outcome(str(number), "count", "done", duration_ms=100.0 if number < count else 10.0)
+            figures.add(outcome)
+    assert bool(find_worse(old, new)) is is_worse
+    new.begin_weight()
+    assert find_worse(old, new) == ""

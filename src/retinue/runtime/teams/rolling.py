@@ -314,6 +314,8 @@ class RolloutStages:
     def _enter(self, stored: StoredRollout, stage: Stage, *, step: int | None = None) -> None:
         entered = replace(stored.enter(stage, self.now(), step=step), figures=self._render_figures(stored))
         _log.info("rollout", team=self.name, digest=stored.new, stage=stage, weight=entered.weight)
+        for figures in self.figures.values():
+            figures.begin_weight()
         self._change(stored, partial(_with_rollout, entered))
 
     def _change(self, stored: StoredRollout, change: Callable[[TeamRow], TeamRow]) -> TeamRow:
