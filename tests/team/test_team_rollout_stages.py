@@ -51,6 +51,7 @@ class Hub:
     exam: str = ""
     old_fails: bool = False
     runs: int = 0
+    calls_elsewhere: int = 0
     checked: list[TraceContext] = field(default_factory=list)
     weights: list[tuple[Stage, int]] = field(default_factory=list)
 
@@ -109,12 +110,17 @@ class Hub:
             self.runs -= 1
             return ["run-1"] if self.runs >= 0 else []
 
+        async def count_elsewhere(mark: str) -> int:
+            self.calls_elsewhere -= 1
+            return max(self.calls_elsewhere, 0)
+
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
             dispatch=dispatch,
             list_named=self.directory.list_named,
             open_record=open_record,
             count_calls=lambda entry: 0,
+            count_elsewhere=count_elsewhere,
             examine=examine,
             find_exam=lambda entry: self.exam if entry.digest == self.new.digest or self.old_fails else "",
             run_workflow=run_workflow,
@@ -396,3 +402,10 @@ def test_a_few_slow_calls_are_chance_and_many_are_not(slow: int, is_worse: bool)
     assert bool(find_worse(old, new)) is is_worse
     new.begin_weight()
     assert find_worse(old, new) == ""
+
+
+async def test_the_digest_before_ends_after_its_calls_in_other_processes_of_the_hub(hub: Hub) -> None:
+    hub.ask(stage="drain", entered_at=time.time())
+    hub.calls_elsewhere = 4
+    await hub.run()
+    assert hub.calls_elsewhere == 0
