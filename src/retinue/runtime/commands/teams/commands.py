@@ -92,6 +92,8 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
+    unused_secrets: Sequence[str] = ()
+    """Secrets with another value than that with which the team runs, which goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,9 @@ class TeamCommands:
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
-            return StartedTeam(team, 0, 0, was_running=True)
+            running = self._store.read_secrets(team.name, team.digest)
+            unused = sorted(name for name, value in values.items() if running.get(name) != value)
+            return StartedTeam(team, 0, 0, was_running=True, unused_secrets=unused)
         with self._store.starting(row, team.names):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
