@@ -95,7 +95,8 @@ def up(
         note("it was running")
         if names := ", ".join(started.unused_secrets):
             warn(
-                f"it runs on with the former values of {names}; for the new ones: retinue down {team.name}, then up"
+                f"it runs on with the former values of {names}; "
+                f"for the new ones: retinue down {team.name}, then up"
             )
     else:
         note(f"programs started: {started.programs}, checks passed: {started.checks}")
