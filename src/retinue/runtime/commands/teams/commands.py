@@ -92,6 +92,8 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
+    unused_secrets: Sequence[str] = ()
+    """Secrets with another value than that with which the team runs, which goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,9 @@ class TeamCommands:
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
-            return StartedTeam(team, 0, 0, was_running=True)
+            running = self._store.read_secrets(team.name, team.digest)
+            unused = sorted(name for name, value in values.items() if running.get(name) != value)
+            return StartedTeam(team, 0, 0, was_running=True, unused_secrets=unused)
         with self._store.starting(row, team.names):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
@@ -330,6 +334,18 @@ class TeamCommands:
     def read(self, row: TeamRow) -> Team | None:
         """The team of a row; None for one that is down."""
         return None if row.active is None else read_installed(self._store, row.name, row.active)
+
+    def find_signer_problem(self, row: TeamRow) -> str:
+        """Why ``up`` would refuse the digest that runs now, such as a withdrawn key; "" if it would not."""
+        if row.active is None:
+            return ""
+        try:
+            verify_signature(
+                self._store, read_installed(self._store, row.name, row.active), self._trusted_keys()
+            )
+        except RetinueError as error:
+            return error.message
+        return ""
 
     def read_children(self) -> Mapping[str, Any]:
         """What the hub says of the programs of teams."""
