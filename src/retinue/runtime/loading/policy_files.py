@@ -154,6 +154,12 @@ class PolicyFiles:
         """The texts of the files by their names. Raises InvalidSettingError."""
         return self._read_texts(self.list_files())
 
+    def read_all(self) -> tuple[dict[str, str], dict[str, TeamScope]]:
+        """The texts with those of teams, and what the latter bind. Raises InvalidSettingError."""
+        teams = self._list_teams()
+        texts = self._read_texts([*self.list_files(), *teams])
+        return texts, {self.name_of(path): scope for path, scope in teams.items()}
+
     def _read_texts(self, paths: Sequence[Path]) -> dict[str, str]:
         return {self.name_of(path): _read(path) for path in paths if path.suffix == ".cedar"}
 

@@ -431,7 +431,7 @@ class PoliciesPart(Part):
 
 def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
-    from retinue.hub.policies import ModeSwitch, PastMesh, PolicyBook, add_policy_skills
+    from retinue.hub.policies import CurrentPolicies, ModeSwitch, PastMesh, PolicyBook, add_policy_skills
     from retinue.storage.audit_log import AuditLog
     from retinue.web.issued_tokens import TokenFile, TokenGroups
 
@@ -448,7 +448,7 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
             dispatcher.access,
             past,
             modes,
-            lambda: loaded.files.read_texts(),
+            lambda: CurrentPolicies(*loaded.files.read_all()),
             lambda: "" if loaded.problem is None else loaded.problem.message,
         )
         add_policy_skills(agent, book)
