@@ -37,7 +37,7 @@ async def test_a_workflow_that_policies_forbid_is_started_on_no_way(system: Syst
         assert b"stored ones only (stored)" in refused.body, (skill, refused.body)
 
 
-async def test_a_forbidden_workflow_is_not_started_as_a_step_of_another_one(system: System, wire: Wire) -> None:
+async def test_a_forbidden_workflow_is_not_started_as_a_step_of_another(system: System, wire: Wire) -> None:
     payout = orjson.dumps({**STEPS, "name": "payout"})
     await publish_workflow(LayoutRegistry(system.state.registry), "payout", payout, created=datetime.now(UTC))
     bank = await open_bank(system, wire, "// none yet", durable=True)
