@@ -125,11 +125,11 @@ class Rules:
     async def _remove(self, approval_id: str) -> None:
         del self.stored[approval_id]
 
-    async def approve(self, approval_id: str) -> dict[str, Any]:
+    async def approve(self, approval_id: str, principal: Principal = BOSS) -> dict[str, Any]:
         asked: dict[str, Any] = {"free": (), "until": "", "depth": 0}
-        draft = await self.book.approve_similar(BOSS, approval_id, rule="", **asked)
+        draft = await self.book.approve_similar(principal, approval_id, rule="", **asked)
         asked["until"] = draft["until"]
-        return await self.book.approve_similar(BOSS, approval_id, rule=draft["rule"], **asked)
+        return await self.book.approve_similar(principal, approval_id, rule=draft["rule"], **asked)
 
 
 OF_POLICY = replace(REQUEST, terms="policies sha256:x, listing y")
@@ -162,15 +162,19 @@ async def test_a_question_that_somebody_else_answers_meanwhile_leaves_no_policy(
     assert rules.stored == {}
 
 
-async def test_of_two_equal_requests_for_similar_calls_one_is_told_yes_and_its_policy_stays(
-    store: MemoryApprovals,
+@pytest.mark.parametrize("second", [BOSS, replace(BOSS, id="token:chief")])
+async def test_of_two_requests_for_similar_calls_one_is_told_yes_and_its_policy_stays(
+    store: MemoryApprovals, second: Principal
 ) -> None:
     rules = Rules(store, lambda approval_id: asyncio.sleep(0))
     own = await store.ask(OF_POLICY, expires_s=60)
-    clicks = await asyncio.gather(rules.approve(own.id), rules.approve(own.id), return_exceptions=True)
-    told = [click["state"] if isinstance(click, dict) else str(click) for click in clicks]
-    assert told == ["approved", f"approval {own.id} is approved already"]
-    assert list(rules.stored) == [own.id]
+    clicks = await asyncio.gather(
+        rules.approve(own.id), rules.approve(own.id, second), return_exceptions=True
+    )
+    (answered,) = [click for click in clicks if isinstance(click, dict)]
+    (refused,) = [click for click in clicks if isinstance(click, InvalidRequestError)]
+    assert (answered["state"], str(refused)) == ("approved", f"approval {own.id} is approved already")
+    assert rules.stored == {own.id: answered["rule"]}
 
 
 async def test_a_yes_for_similar_calls_in_another_process_keeps_its_policy(store: MemoryApprovals) -> None:

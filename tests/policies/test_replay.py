@@ -277,7 +277,7 @@ class OneAgent:
 
 
 async def test_a_replay_with_the_policies_in_force_has_those_of_teams() -> None:
-    _, row = await make_past(pay_through("seller"))
+    rows = [(await make_past(pay_through(agent)))[1] for agent in ("seller", "stranger")]
     hub = make_listing("hub", make_skill("call_skill"))
     current = CurrentPolicies({"teams/shop.cedar": f'@id("all") forbid({ANY});'}, {"teams/shop.cedar": SHOP})
     book = PolicyBook(
@@ -285,7 +285,7 @@ async def test_a_replay_with_the_policies_in_force_has_those_of_teams() -> None:
         ScriptedLookup([hub]),
         cast("Directory", OneAgent()),
         Access(),
-        PastMesh(lambda since: iter([(row, None)]), lambda caller: ()),
+        PastMesh(lambda since: iter([(row, None) for row in rows]), lambda caller: ()),
         ModeSwitch(lambda: ("enforce", False), AsyncMock()),
         lambda: current,
     )
