@@ -11,6 +11,7 @@ from retinue.core.errors import StateError
 from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.storage.history_store import ServerDatabase, SqlHistory
+from retinue.storage.receipt_store import ReceiptClaims
 from tests.crash.postgres import Postgres
 
 ANNA = Principal("token:anna", "token", frozenset({"mesh", "exposed"}))
@@ -49,3 +50,15 @@ async def test_what_one_hub_writes_the_other_reads_and_what_one_forgets_the_othe
 def test_a_database_that_does_not_answer_is_a_typed_error() -> None:
     with pytest.raises(StateError, match="history"):
         SqlHistory(ServerDatabase("postgresql://nobody@127.0.0.1:1/none")).read()
+
+
+def test_of_hubs_on_one_database_one_claims_the_receipt_of_a_day(postgres: Postgres) -> None:
+    url = postgres.create_database()
+    first, second = ReceiptClaims(url), ReceiptClaims(url)
+    card, day_s = ("agents/plan", "sha256:1"), 86_400.0
+    assert first.claim(card, 1_000.0, day_s)
+    assert not second.claim(card, 1_060.0, day_s)
+    assert not first.claim(card, 1_120.0, day_s)
+    assert second.claim(("agents/plan", "sha256:2"), 1_060.0, day_s), "another version of the card"
+    assert second.claim(card, 1_000.0 + day_s, day_s), "the day is over"
+    assert not first.claim(card, 1_060.0 + day_s, day_s)

@@ -15,10 +15,12 @@ from typing import Any
 import urllib3
 
 from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 
 _AGENT_CALLS = re.compile(r'^retinue_calls_total\{agent="one-agent".*\} (\d+)', re.MULTILINE)
 _UP = re.compile(r'^retinue_hub_process_up\{number="(\d)"\} 1\.0$', re.MULTILINE)
+_FLOW = {"name": "flow", "steps": [{"id": "pause", "wait": "1s"}, {"id": "ask", "skill": "who"}]}
 _ONCE = {"connection": "close"}
 """Each request has a connection of its own, because a process that is killed takes its connections along."""
 
@@ -95,6 +97,8 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
                 _kill(fork_server)
             leader = _find_leader(retinue_home, serving)
             killed = leader if leads else (serving - {leader}).pop()
+            if leads:
+                execute(url, "start_run", {"workflow": _FLOW, "run": "kept"})
             _kill(killed)
             # a busy machine starts the next process meanwhile
             assert max(_calls(url, 20)) < 20, "no call waits for the killed process"
@@ -102,6 +106,10 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
             began = time.monotonic()
             assert execute(url, "list_agents")["result"]["agents"][0]["name"] == "one-agent"
             assert time.monotonic() - began < 10
+        wait_until(
+            lambda: execute(url, "show_run", {"run": "kept"})["result"]["status"] == "done",
+            "the next leader goes on with the run",
+        )
         assert is_running(hub.process.pid)
         wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again")
         left = serving | descendants(hub.process.pid)
@@ -215,6 +223,19 @@ def test_what_one_process_begins_any_other_goes_on_with(
         replies = [client.call_tool("asking__echo", {"text": "a"}) for client in clients * 3]
         assert sum(not reply.get("isError") for reply in replies) == 5
         wait_until(lambda: 'policy="few"} 12.0' in _metrics(url), "the leader has all decisions")
+        # a revoked token is refused by all processes
+        issued, token = TokenFile(retinue_home / "keys").issue(["mesh"], name="ci")
+        wait_until(lambda: all(client.accepts(token) for client in clients), "all processes accept the token")
+        TokenFile(retinue_home / "keys").revoke(issued.id)
+        wait_until(lambda: not any(client.accepts(token) for client in clients), "no process accepts it")
+        # the next leader goes on with a session
+        (fork_server,) = _list_children(hub.process.pid)
+        _kill(_find_leader(retinue_home, _list_children(fork_server)))
+        again = _Client(port)
+        assert "asking__echo" in {
+            tool["name"] for tool in again.ask_in(session, 9, "tools/list", {})["tools"]
+        }
+        assert again.call_in(session, 10, "asking__echo", {"text": "a"})["isError"], "the limit still holds"
 
 
 class _Client:
@@ -231,6 +252,13 @@ class _Client:
 
     def knows_agent(self) -> bool:
         return "result" in self._call_tool("asking__echo", {"text": "a"}, {})
+
+    def accepts(self, token: str) -> bool:
+        """Whether the process of this connection accepts a token."""
+        request = {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"text": "a"}}
+        reply, _ = self._post("/agents/asking/execute", request, {"authorization": f"Bearer {token}"})
+        assert reply.status in (200, 401, 403), reply.data
+        return bool(reply.status != 401)
 
     def call_tool(
         self, name: str, arguments: object, *, can_be_asked: bool = False, **params: object
@@ -267,10 +295,14 @@ class _Client:
         return session
 
     def call_in(self, session: str, number: int, name: str, arguments: object) -> dict[str, Any]:
-        params = {"name": name, "arguments": arguments}
-        request = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        return self.ask_in(session, number, "tools/call", {"name": name, "arguments": arguments})
+
+    def ask_in(self, session: str, number: int, method: str, params: object) -> dict[str, Any]:
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         head = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
-        result: dict[str, Any] = self._post("/mcp", request, head)[1]["result"]
+        _, reply = self._post("/mcp", request, head)
+        assert "result" in reply, reply
+        result: dict[str, Any] = reply["result"]
         return result
 
     def a2a(self, method: str, params: object) -> dict[str, Any]:

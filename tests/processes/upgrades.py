@@ -21,12 +21,15 @@ name = "pair"
 version = "{version}"
 [[agents]]
 target = "agents/first/agent.py"
+env = {{ KEY = "${{KEY}}" }}
 [[agents]]
 target = "agents/second/agent.py"
 [[check.calls]]
 agent = "second-agent"
 skill = "tell"
 result = "{checked}"
+[secrets]
+KEY = "key of the first agent"
 """
 
 FIRST = """
@@ -78,6 +81,7 @@ class Upgrades:
     folder: Path
     stack: ExitStack
     port: int
+    secrets: int = 0
     answers: list[list[Any]] = field(default_factory=list)
     failures: list[Any] = field(default_factory=list)
     runs: list[Any] = field(default_factory=list)
@@ -109,8 +113,12 @@ class Upgrades:
         return retinue("pack", "pair", cwd=self.folder)
 
     def begin_up(self, digest: str, *options: str) -> Program:
-        """``retinue up`` as a process that goes on meanwhile."""
-        return self.stack.enter_context(program("up", digest, "--yes", *options, cwd=self.folder))
+        """``retinue up`` as a process that goes on meanwhile, with another value of the secret each time."""
+        self.secrets += 1
+        environment = {"KEY": f"value {self.secrets}"}
+        return self.stack.enter_context(
+            program("up", digest, "--yes", *options, cwd=self.folder, environment=environment)
+        )
 
     def read_row(self) -> dict[str, Any]:
         """The row of the team as its state has it."""

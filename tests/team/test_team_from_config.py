@@ -94,6 +94,38 @@ def test_settings_become_a_team_and_what_is_left_out_is_told() -> None:
     assert "secret" not in "".join(conversion.left_out) + conversion.text.partition("[secrets]")[0]
 
 
+def test_a_key_that_the_settings_hold_is_not_copied() -> None:
+    settings = b"""
+[[agents]]
+target = "agents/word/agent.py"
+env = { DB_PASSWORD = "hunter2", MODE = "fast", TOKENIZER_PATH = "words" }
+[imports.api]
+url = "https://api.example/mcp"
+headers = { "X-Api-Key" = "hunter2", Accept = "text/plain", Authorization = "Bearer ${TOKEN}" }
+[imports.query]
+url = "https://api.example/mcp?api_key=hunter2"
+[imports.user]
+url = "https://me:hunter2@api.example/mcp"
+[imports.files]
+command = "npx"
+args = ["files@1.2.3", "--token", "hunter2"]
+"""
+    conversion = convert_config(settings, "editorial")
+    team = parse_definition(conversion.text.encode())
+    assert "hunter2" not in conversion.text + "".join(conversion.left_out)
+    assert team.agents[0].env == {
+        "DB_PASSWORD": "${DB_PASSWORD}", "MODE": "fast", "TOKENIZER_PATH": "${TOKENIZER_PATH}"
+    }  # fmt: skip
+    assert team.imports["api"].headers == {
+        "X-Api-Key": "${API_X_API_KEY}", "Accept": "text/plain", "Authorization": "Bearer ${TOKEN}"
+    }  # fmt: skip
+    assert ({*team.imports}, team.imports["files"].args) == ({"api", "files"}, ())
+    assert {line.partition(":")[0] for line in conversion.left_out} == {
+        *("agents[0].env.DB_PASSWORD", "agents[0].env.TOKENIZER_PATH", "imports.api.headers.X-Api-Key"),
+        *("imports.query", "imports.user", "imports.files.args"),
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

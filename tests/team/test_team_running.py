@@ -162,7 +162,10 @@ async def test_back_checks_what_up_checks_and_makes_environments(
         with pytest.raises(TeamRefusedError, match=r"requires Retinue >=0\.0\.1; this is 0\.0\.0"):
             await teams.back("words", print)
 
+    running = TeamRow("words", team.digest)
+    assert teams.find_signer_problem(running) == ""
     shutil.rmtree(state.keys)  # the key that signed it is no longer one of this state
+    assert "which is not trusted" in teams.find_signer_problem(running)
     with pytest.raises(TeamRefusedError) as caught:
         await teams.back("words", print)
     assert caught.value.reason == "key_unknown"
@@ -246,3 +249,22 @@ def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_ru
         news.keep_only(specs)
         news(spec.name, {"url": "http://127.0.0.1:1", "name": "words-agent"})
         assert list(store.read_children()) == children
+
+
+async def test_up_of_the_digest_that_runs_names_the_secrets_with_other_values(
+    teams: TeamCommands,
+    write_team: WriteTeam,
+    state: State,
+    environments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORD_KEY", "former")
+    team = await install(teams, state, write_team(more='[secrets]\nWORD_KEY = "key of words"\n'))
+    store = TeamStore(state)
+    store.write_row(TeamRow("words", team.digest, team.version))
+    store.write_secrets("words", {"WORD_KEY": "former"})
+    for value, names in (("former", []), ("other", ["WORD_KEY"])):
+        monkeypatch.setenv("WORD_KEY", value)
+        started = await teams.up(team.digest, AGREED, agree, print)
+        assert (started.was_running, started.unused_secrets) == (True, names)
+    assert store.read_secrets("words") == {"WORD_KEY": "former"}

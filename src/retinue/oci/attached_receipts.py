@@ -8,18 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import orjson
-
 from retinue.cards.receipts import (
     MAX_RECEIPT_BYTES,
     RECEIPT_TYPE,
     SignedReceipt,
-    find_key_id,
     parse_receipt,
 )
 from retinue.core.errors import MalformedArtifactError, ReferenceNotFoundError, RegistryError, RetinueError
 from retinue.oci.client.http_registry import HttpRegistry
-from retinue.oci.codec.artifacts import CARD_SIGNATURES, Package, rfc3339
+from retinue.oci.codec.artifacts import Package, rfc3339
 from retinue.oci.codec.manifest import (
     CREATED,
     EMPTY_CONFIG,
@@ -45,7 +42,6 @@ MAX_FETCHED = 16
 MAX_OF_ISSUER = 4
 MAX_REFUSED = 8
 _MAX_MANIFEST_BYTES = 4 * MAX_RECEIPT_BYTES
-_MAX_SIGNERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +109,6 @@ def pack_receipt(signed: SignedReceipt, subject: Descriptor) -> Package:
     raw = render_manifest(manifest)
     blobs = {layer.digest: signed.content, EMPTY_CONFIG.digest: EMPTY_JSON}
     return Package(manifest, raw, digest_of(raw), blobs)
-
-
-async def find_signers(registry: AttachingRegistry, repository: str, digest: str) -> frozenset[str]:
-    """The ids of the keys that the signatures of a card name, whether they are valid or not.
-
-    Raises RegistryError, ReferenceNotFoundError, MalformedArtifactError.
-    """
-    stored = await registry.pull_manifest(Reference(repository, digest=digest))
-    text = parse_manifest(stored.content, where=repository).annotations.get(CARD_SIGNATURES, "[]")
-    try:
-        signatures = orjson.loads(text)
-    except ValueError:
-        return frozenset()
-    ids = map(find_key_id, signatures[:_MAX_SIGNERS] if isinstance(signatures, list) else ())
-    return frozenset(key_id for key_id in ids if key_id is not None)
 
 
 def _choose(

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from retinue.core.errors import InvalidSettingError
 from retinue.team.definition import OF_THE_MACHINE, parse_definition
@@ -23,6 +24,13 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _EXACT = re.compile(r"(@?[^@=]+)(?:@|==)(\d[0-9A-Za-z.+!-]*)")
 _RUNNERS = {"npx": "npm", "uvx": "pypi"}
 _QUIET = frozenset({"-y", "--yes", "-q", "--quiet"})
+_SENSITIVE = re.compile(
+    r"pass(word|wd|phrase)?($|[^a-z])|secret|token|api[-_]?key|access[-_]?key|(^|[-_])key($|[-_])|credential|"
+    r"auth(orization)?($|[-_])|cookie|private|dsn|database[-_]?url|connection[-_]?string|signature",
+    re.IGNORECASE,
+)
+"""Names whose literal values are taken for secrets."""
+
 _DESCRIPTION = "value of {name}, which {user} needs"
 _KEPT_OF_IMPORTS = ("env", "headers", "start_s", "server")
 _OF_COMMANDS = frozenset({"command", "args", "folder", "openapi", "url", "a2a", *_KEPT_OF_IMPORTS})
@@ -104,6 +112,10 @@ class _Converter:
         """What the import is of: an address, a document, or a package in one exact version."""
         for key in ("url", "a2a"):
             if key in table:
+                parts = urlsplit(address := str(table[key]))
+                if "$" in address or "@" in parts.netloc or _SENSITIVE.search(parts.query):
+                    self.leave_out(place, f"its {key} holds a key; write it without, and the key in headers")
+                    return None
                 return {key: table[key]}
         if "openapi" in table:
             if find_path_problem(str(table["openapi"])):
@@ -123,12 +135,17 @@ class _Converter:
         if args := words[1:]:
             if any("$" in word for word in args):
                 self.leave_out(f"{place}.args", "other users see arguments; pass secrets in env")
+            elif any(word.startswith("-") and _SENSITIVE.search(word) for word in args):
+                self.leave_out(f"{place}.args", "one of them is named as a key; pass secrets in env")
             else:
                 made["args"] = args
         return made
 
     def _keep_texts(self, place: str, texts: Mapping[str, Any], user: str) -> dict[str, str]:
-        """The texts whose variables become secrets of the team; others with a $ are left out."""
+        """The texts whose variables become secrets of the team; others with a $ are left out.
+
+        A literal value with the name of a key becomes a secret, whose value is not copied.
+        """
         kept = {}
         for key, text in texts.items():
             if "$" in _VARIABLE.sub("", str(text)):
@@ -137,6 +154,13 @@ class _Converter:
             for name in _VARIABLE.findall(str(text)):
                 self.secrets.setdefault(name, _DESCRIPTION.format(name=name, user=user))
             kept[key] = str(text)
+            if text and _SENSITIVE.search(key) and not _VARIABLE.search(str(text)):
+                # headers of two imports have equal names
+                owner = user.removeprefix("imports.") if place.endswith("headers") else ""
+                name = re.sub(r"[^A-Z0-9]+", "_", f"{owner} {key}".upper()).strip("_")
+                kept[key] = f"${{{name}}}"
+                self.secrets.setdefault(name, _DESCRIPTION.format(name=key, user=user))
+                self.leave_out(f"{place}.{key}", f"its value is not copied; set {name} for retinue up")
         return kept
 
     def list_models(self) -> dict[str, dict[str, Any]]:

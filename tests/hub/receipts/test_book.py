@@ -11,14 +11,15 @@ import pytest
 from retinue.cards.receipts import Receipt, SignedReceipt, parse_receipt, sign_receipt
 from retinue.cards.signatures import CardSigner, SigningKey, TrustedKeys
 from retinue.core.record import AgentRecord, Listing
+from retinue.hub.receipts import book
 from retinue.hub.receipts.book import (
     CLOCK_SKEW_S,
     MAX_PER_CARD,
     CardPlace,
-    Publisher,
     ReceiptBook,
     ReceiptTrust,
     WeighedReceipt,
+    weigh,
 )
 from retinue.hub.receipts.measuring import MAX_PER_CALLER, Version, measure_calls
 
@@ -28,7 +29,6 @@ DIGEST = "sha256:" + "a" * 64
 PLAN = Listing(AgentRecord("plan-agent"), "http://registry", "agents/plan", tag="v1", digest=DIGEST)
 PLACE = CardPlace("agents/plan", DIGEST)
 OWN, BERLIN, PARIS, STRANGER = (SigningKey.create() for _ in range(4))
-STRANGERS = Publisher(is_known=True)
 
 
 def issue(key: SigningKey = BERLIN, calls: int = 90, failed: int = 90, **facts: object) -> SignedReceipt:
@@ -64,8 +64,8 @@ class Mesh:
     def trust(self) -> ReceiptTrust:
         return ReceiptTrust(TrustedKeys(self.sets), OWN.kid, self.names, 30 * DAY_S)  # type: ignore[arg-type]
 
-    def take(self, *receipts: SignedReceipt, publisher: Publisher | None = STRANGERS) -> float:
-        self.book.take(PLACE, receipts, publisher)
+    def take(self, *receipts: SignedReceipt) -> float:
+        self.book.take(PLACE, receipts)
         self.now += 2
         return self.book.blame(PLAN)
 
@@ -93,24 +93,22 @@ def test_two_keys_of_one_owner_are_one_issuer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("signed", "publisher", "reason"),
+    ("signed", "reason"),
     [
-        (issue(digest="sha256:" + "b" * 64), STRANGERS, "another card"),
-        (issue(repository="agents/rival"), STRANGERS, "another repository"),
-        (issue(STRANGER), STRANGERS, "not trusted"),
-        (issue(issued_at=NOW + int(CLOCK_SKEW_S) + 60), STRANGERS, "in the future"),
-        (issue(ends_at=NOW + int(CLOCK_SKEW_S) + 60), STRANGERS, "in the future"),
-        (issue(begins_at=NOW - 40 * DAY_S, ends_at=NOW - 31 * DAY_S), STRANGERS, "older than 30 days"),
-        (issue(OWN), STRANGERS, "of this hub"),
-        (issue(), Publisher(frozenset({BERLIN.kid}), is_known=True), "signed the card"),
-        (issue(), Publisher(hosts=frozenset({BERLIN.kid}), is_known=True), "hosts the agent"),
-        (issue(), Publisher(), "not known yet who hosts"),
-        (issue(calls=0, failed=0), STRANGERS, "no calls"),
+        (issue(digest="sha256:" + "b" * 64), "another card"),
+        (issue(repository="agents/rival"), "another repository"),
+        (issue(STRANGER), "not trusted"),
+        (issue(issued_at=NOW + int(CLOCK_SKEW_S) + 60), "in the future"),
+        (issue(ends_at=NOW + int(CLOCK_SKEW_S) + 60), "in the future"),
+        (issue(begins_at=NOW - 40 * DAY_S, ends_at=NOW - 31 * DAY_S), "older than 30 days"),
+        (issue(OWN), "of this hub"),
+        (issue(failed=9), "praise raises nothing"),
+        (issue(calls=0, failed=0), "no calls"),
     ],
 )
-def test_what_weighs_nothing_says_why(signed: SignedReceipt, publisher: Publisher, reason: str) -> None:
+def test_what_weighs_nothing_says_why(signed: SignedReceipt, reason: str) -> None:
     mesh = Mesh()
-    assert mesh.take(signed, publisher=publisher) == 0.0
+    assert mesh.take(signed) == 0.0
     (told,) = mesh.reasons()
     assert reason in told
 
@@ -129,13 +127,6 @@ def test_a_forged_receipt_and_one_of_an_owner_that_the_setting_does_not_name_cou
     assert Mesh(names=()).trust().list_issuers() == frozenset()
 
 
-def test_another_key_of_the_owner_who_signed_the_card_praises_itself_too() -> None:
-    mesh = Mesh()
-    mesh.sets["berlin"] = {"keys": [BERLIN.public, STRANGER.public]}
-    assert mesh.take(issue(), publisher=Publisher(frozenset({STRANGER.kid}), is_known=True)) == 0.0
-    assert "signed the card" in mesh.reasons()[0]
-
-
 def test_an_older_receipt_replaces_no_newer_one_and_a_removed_one_counts_on() -> None:
     mesh = Mesh()
     blame = mesh.take(issue())
@@ -143,6 +134,26 @@ def test_an_older_receipt_replaces_no_newer_one_and_a_removed_one_counts_on() ->
     assert "a newer receipt" in mesh.reasons()[1]
     assert mesh.take() == pytest.approx(blame, rel=1e-3), "its registry has it no more"
     assert mesh.take(issue(failed=0, issued_at=NOW + 1)) == 0.0
+
+
+def test_news_of_one_card_weigh_no_other_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh, weighed = Mesh(), list[str]()
+
+    def note(signed: SignedReceipt, trust: ReceiptTrust, now: float) -> WeighedReceipt:
+        weighed.append(signed.receipt.repository)
+        return weigh(signed, trust, now)
+
+    monkeypatch.setattr(book, "weigh", note)
+    other = replace(PLAN, key="agents/other")
+    mesh.book.take(CardPlace("agents/other", DIGEST), [issue(repository="agents/other")])
+    blame = mesh.take(issue())
+    assert mesh.book.blame(other) == blame
+    weighed.clear()
+    newer = mesh.take(issue(issued_at=NOW + 1, failed=80))
+    assert mesh.book.blame(other) == blame > newer
+    mesh.book.keep_only([PLACE])
+    assert (mesh.book.blame(PLAN), mesh.book.blame(other)) == (newer, 0.0)
+    assert weighed == ["agents/plan"]
 
 
 def test_a_key_that_is_trusted_no_more_voids_its_receipts() -> None:

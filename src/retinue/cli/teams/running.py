@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, note, print_json, print_table, working
+from retinue.cli.output import clean, note, print_json, print_table, warn, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
@@ -86,12 +86,18 @@ def up(
                 "programs": started.programs,
                 "checks": started.checks,
                 "was_running": started.was_running,
+                "unused_secrets": list(started.unused_secrets),
             }
         )
         return
     click.echo(clean(f"{team.name} {team.version} serves  {team.digest}"))
     if started.was_running:
         note("it was running")
+        if names := ", ".join(started.unused_secrets):
+            warn(
+                f"it runs on with the former values of {names}; "
+                f"for the new ones: retinue down {team.name}, then up"
+            )
     else:
         note(f"programs started: {started.programs}, checks passed: {started.checks}")
 
@@ -119,7 +125,8 @@ def down(name: str) -> None:
 def team(name: str | None, as_json: bool) -> None:
     """List the teams of this state, or show one.
 
-    Shows which digest runs, since when, who signed it, and why the last digest that failed did not serve.
+    Shows which digest runs, since when, who signed it, whether its key is still trusted, and why the last
+    digest that failed did not serve.
     """
     rows = run_command(_list(name))
     if as_json:
@@ -131,7 +138,7 @@ def team(name: str | None, as_json: bool) -> None:
                 clean(row["name"]),
                 row["version"],
                 (row["active"] or "down")[:19],
-                clean(row["signer"]),
+                clean(row["signer"]) + (" (no longer trusted)" if row["problem"] else ""),
                 row["since"],
             )
             for row in rows
@@ -152,6 +159,8 @@ def team(name: str | None, as_json: bool) -> None:
                     click.echo(_shown(f"  {'':<10} {digest}: {rollout['figures'][digest]['text']}"))
             if rollout["held_by"]:
                 click.echo(_shown(f"  {'':<10} runs on the digest before: {', '.join(rollout['held_by'])}"))
+        if row["problem"]:
+            click.echo(_shown(f"  {'signature':<10} {row['problem']}; it runs on, and retinue up refuses it"))
         for program in row["programs"]:
             click.echo(_shown(f"  {'program':<10} {program['name']}  {program['url'] or program['error']}"))
         if row["failed"]:
@@ -248,6 +257,7 @@ async def _list(name: str | None) -> list[dict[str, Any]]:
                     "active": row.active,
                     "since": row.since,
                     "signer": row.signer,
+                    "problem": teams.find_signer_problem(row),
                     "reference": row.reference,
                     "before": row.before,
                     "highest": row.highest,

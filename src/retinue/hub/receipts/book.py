@@ -1,8 +1,9 @@
 """What a hub knows of the receipts of others, and what they weigh.
 
 Receipts only lower the place of an agent: up to `USUAL_FAILURES` of failed calls change nothing, more of them
-take from the credit of its card. So praise gains nothing, and an agent without receipts keeps its place. One
-issuer alone counts half; two that agree count in full, as much as the weaker of them.
+take from the credit of its card. So praise gains nothing, whoever signs it, and an agent without receipts
+keeps its place. Nothing that the agent, its card or its registry says voids a receipt, because the worst
+agents would say it. One issuer alone counts half; two that agree count in full, as much as the weaker one.
 """
 
 from __future__ import annotations
@@ -51,18 +52,6 @@ class CardPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Publisher:
-    """The ids of the keys that signed a card, and of those of the hubs that host it or its agent.
-
-    With ``is_known`` False the hosts have not been asked, or did not answer.
-    """
-
-    signers: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()
-    is_known: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
     """A receipt that was not taken, by the id of its issuer's key, with the reason."""
 
@@ -100,15 +89,10 @@ class ReceiptTrust:
             if row["kid"] != self.own and (self.names is None or owner in self.names)
         )
 
-    def find_owner(self, key_id: str) -> str | None:
-        """The name that a person gave the owner of a key; None for an unknown key."""
-        return next((owner for owner, row in self.keys.list_keys() if row["kid"] == key_id), None)
-
 
 @dataclass(slots=True)
 class _Card:
     receipts: dict[str, SignedReceipt] = field(default_factory=dict)
-    publisher: Publisher = Publisher()
     refused: tuple[Refused, ...] = ()
 
 
@@ -130,6 +114,7 @@ class ReceiptBook:
         self._cards: dict[CardPlace, _Card] = {}
         self._blames: dict[CardPlace, float] = {}
         self._counted: tuple[object, float] | None = None
+        self._counted_with: ReceiptTrust | None = None
         self._looked_at = float("-inf")
 
     def __bool__(self) -> bool:
@@ -139,21 +124,15 @@ class ReceiptBook:
         """The ids of the keys whose receipts are read now."""
         return self._trust().list_issuers()
 
-    def has_receipts(self, place: CardPlace) -> bool:
-        """Whether receipts of a card are known."""
-        card = self._cards.get(place)
-        return card is not None and bool(card.receipts)
-
     # taking
 
     def take(
         self,
         place: CardPlace,
         receipts: Iterable[SignedReceipt],
-        publisher: Publisher | None,
         refused: Iterable[Refused] = (),
     ) -> bool:
-        """Take what was read of one card; returns whether there is news. ``publisher`` None = as before.
+        """Take what was read of one card; returns whether there is news.
 
         Of each issuer the newest receipt stays, also if its registry has it no more. Receipts for another
         card, of unknown keys and forged ones are refused.
@@ -170,15 +149,12 @@ class ReceiptBook:
                 is_new = True
         kept = nlargest(MAX_PER_CARD, card.receipts.values(), key=lambda held: held.receipt.issued_at)
         card.receipts = {held.receipt.issuer: held for held in kept}
-        if publisher is not None and publisher != card.publisher:
-            is_new = is_new or bool(card.receipts)
-            card.publisher = publisher
         card.refused = tuple(rejected[:MAX_PER_CARD])
         if card.receipts or card.refused:
             self._cards[place] = card
             while len(self._cards) > MAX_CARDS:
-                del self._cards[next(iter(self._cards))]
-        self._blames.clear()
+                self._forget(next(iter(self._cards)))
+        self._blames.pop(place, None)
         return is_new
 
     def _find_fault(
@@ -203,19 +179,23 @@ class ReceiptBook:
         """Forget the receipts of cards that have gone, and those that are too old."""
         oldest = self._clock() - self._trust().max_age_s
         for place, card in list(self._cards.items()):
-            card.receipts = {
-                issuer: signed for issuer, signed in card.receipts.items() if signed.receipt.ends_at >= oldest
-            }
+            for issuer, signed in list(card.receipts.items()):
+                if signed.receipt.ends_at < oldest:
+                    del card.receipts[issuer]
+                    self._blames.pop(place, None)
             if place not in places or not (card.receipts or card.refused):
-                del self._cards[place]
-        self._blames.clear()
+                self._forget(place)
+
+    def _forget(self, place: CardPlace) -> None:
+        del self._cards[place]
+        self._blames.pop(place, None)
 
     # weighing
 
     def find(self, agent: Candidate) -> tuple[list[WeighedReceipt], tuple[Refused, ...]]:
         """The receipts of the version of an agent, and those that were refused at the last reading."""
         card = self._cards.get(place_of(agent))
-        return ([], ()) if card is None else (self._weigh(card), card.refused)
+        return ([], ()) if card is None else (self._weigh(card, self._trust()), card.refused)
 
     def blame(self, agent: Candidate) -> float:
         """The part of the credit of its card that an agent loses, 0 … 1; 0 without receipts."""
@@ -225,7 +205,9 @@ class ReceiptBook:
             return 0.0
         self._forget_changed_keys()
         if place not in self._blames:
-            self._blames[place] = sum_up(self._weigh(card))
+            if self._counted_with is None:  # once for all cards, because it reads the file of keys
+                self._counted_with = self._trust()
+            self._blames[place] = sum_up(self._weigh(card, self._counted_with))
         return self._blames[place]
 
     def _forget_changed_keys(self) -> None:
@@ -236,12 +218,12 @@ class ReceiptBook:
         self._looked_at = now
         revision = self._revision(), now // _KEPT_FOR_S
         if revision != self._counted:
-            self._counted = revision
+            self._counted, self._counted_with = revision, None
             self._blames.clear()
 
-    def _weigh(self, card: _Card) -> list[WeighedReceipt]:
-        trust, now = self._trust(), self._clock()
-        return [weigh(signed, card.publisher, trust, now) for signed in card.receipts.values()]
+    def _weigh(self, card: _Card, trust: ReceiptTrust) -> list[WeighedReceipt]:
+        now = self._clock()
+        return [weigh(signed, trust, now) for signed in card.receipts.values()]
 
     # storing
 
@@ -251,9 +233,6 @@ class ReceiptBook:
             {
                 "repository": place.repository,
                 "digest": place.digest,
-                "signers": sorted(card.publisher.signers),
-                "hosts": sorted(card.publisher.hosts),
-                "known": card.publisher.is_known,
                 "receipts": [signed.content.decode() for signed in card.receipts.values()],
             }
             for place, card in self._cards.items()
@@ -265,52 +244,43 @@ class ReceiptBook:
         for row in rows if isinstance(rows, list) else ():
             try:
                 place = CardPlace(str(row["repository"]), str(row["digest"]))
-                publisher = Publisher(
-                    frozenset(map(str, row["signers"])),
-                    frozenset(map(str, row["hosts"])),
-                    row["known"] is True,
-                )
                 texts = [text for text in row["receipts"] if len(text) <= MAX_RECEIPT_BYTES]
                 signed = [parse_receipt(text.encode(), where=str(place)) for text in texts]
             except (KeyError, TypeError, AttributeError, MalformedArtifactError, UnicodeEncodeError):
                 continue
-            self._cards[place] = _Card({one.receipt.issuer: one for one in signed}, publisher)
+            self._cards[place] = _Card({held.receipt.issuer: held for held in signed})
         self._blames.clear()
 
 
-def weigh(signed: SignedReceipt, publisher: Publisher, trust: ReceiptTrust, now: float) -> WeighedReceipt:
+def weigh(signed: SignedReceipt, trust: ReceiptTrust, now: float) -> WeighedReceipt:
     """The weight of a receipt now: it falls with its age, and grows with its calls.
 
-    It is 0 for a receipt of a key that is trusted no more, of this state, of the publisher or a host of the
-    agent, and for one that is too old.
+    It is 0 for a receipt of a key that is trusted no more, of this state, for one that is too old, and for
+    one without more failures than usual, because praise raises nothing.
     """
     receipt = signed.receipt
     verdict = signed.verify(trust.keys, now)
-    reason = verdict.reason if verdict.state != "valid" else _object(receipt, verdict.owner, publisher, trust)
     age_s = max(0.0, now - receipt.ends_at)
-    if not reason and age_s >= trust.max_age_s:
-        reason = f"its calls are older than {trust.max_age_s / _DAY_S:g} days"
-    calls = _count_calls(receipt)
-    if not reason and not calls:
-        reason = "it tells of no calls"
+    reason = verdict.reason if verdict.state != "valid" else _object(receipt, verdict.owner, age_s, trust)
     if reason:
         return WeighedReceipt(receipt, verdict.owner, 0.0, reason)
+    calls = _count_calls(receipt)
     weight = (1.0 - age_s / trust.max_age_s) * calls / (calls + PRIOR_CALLS)
     return WeighedReceipt(receipt, verdict.owner, weight)
 
 
-def _object(receipt: Receipt, owner: str, publisher: Publisher, trust: ReceiptTrust) -> str:
-    """Why a valid receipt weighs nothing because of its issuer; "" for no reason."""
+def _object(receipt: Receipt, owner: str, age_s: float, trust: ReceiptTrust) -> str:
+    """Why a valid receipt weighs nothing; "" for no reason."""
     if receipt.issuer == trust.own:
         return "it is of this hub, whose own history counts"
     if trust.names is not None and owner not in trust.names:
         return f"receipts.trust does not name {owner}"
-    if receipt.issuer in publisher.signers or owner in map(trust.find_owner, publisher.signers):
-        return "its issuer has signed the card of the agent"
-    if receipt.issuer in publisher.hosts or owner in map(trust.find_owner, publisher.hosts):
-        return "its issuer hosts the agent"
-    if not publisher.is_known:
-        return "it is not known yet who hosts the agent"
+    if age_s >= trust.max_age_s:
+        return f"its calls are older than {trust.max_age_s / _DAY_S:g} days"
+    if not _count_calls(receipt):
+        return "it tells of no calls"
+    if _share_of_failures(receipt) <= USUAL_FAILURES:
+        return "it tells of no more failures than usual, and praise raises nothing"
     return ""
 
 

@@ -7,12 +7,13 @@ whose it is and what its client can do, and answers a call of which the client h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
+from retinue.mcp.server.session_records import SessionRecords
 from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
 
@@ -42,11 +43,12 @@ class SharedSessions:
     """The open sessions of the leader, each told once its client has begun.
 
     ``is_used``: the server is made, because a client has used it. ``touch`` keeps a session from becoming
-    idle.
+    idle. ``records`` let the next leader go on with the sessions.
     """
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, records: SessionRecords) -> None:
         self._tell = tell
+        self.records = records
         self._open: dict[str, SessionFacts] = {}
         self.is_used = False
         self.touch: Callable[[str], None] = lambda session_id: None
@@ -73,6 +75,7 @@ class SharedSessions:
 
     def end(self, session_id: str) -> None:
         """A session has ended; calls that other processes answer in it end with it."""
+        self.records.remove(session_id)
         if self._open.pop(session_id, None) is not None:
             self._tell(ENDED, session_id)
 
@@ -131,9 +134,7 @@ class FollowedSessions:
         calls = self._calls.get(session_id, {})
         if _coerce(request_id) in calls:
             return None
-        calls = self._calls.setdefault(session_id, calls)
-        self._used.add(session_id)
-        return OpenSession(calls, facts.is_askable, self._hold(session_id))
+        return OpenSession(calls, facts.is_askable, self._hold(session_id, calls))
 
     def has_request(self, session_id: str, request_id: str | int, principal: Principal) -> bool:
         """As `Sessions.has_request`, of the requests that this process answers."""
@@ -144,8 +145,16 @@ class FollowedSessions:
     def attend(self, principal: Principal) -> None:
         """The leader tells clients of changes."""
 
-    def _hold(self, session_id: str) -> AbstractContextManager[None]:
-        return _forgetting(self._calls, session_id)
+    @contextmanager
+    def _hold(self, session_id: str, calls: dict[str | int, RunningCall]) -> Iterator[None]:
+        self._used.add(session_id)
+        # entered at once after `find`, or never where the leader answers the request
+        self._calls[session_id] = calls
+        try:
+            yield
+        finally:
+            if not self._calls.get(session_id):
+                self._calls.pop(session_id, None)
 
 
 class LedSessions(NamedTuple):
@@ -153,15 +162,6 @@ class LedSessions(NamedTuple):
 
     sessions: FollowedSessions
     leader: ASGIApp
-
-
-@contextmanager
-def _forgetting(calls: dict[str, dict[str | int, RunningCall]], session_id: str) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if not calls.get(session_id):
-            calls.pop(session_id, None)
 
 
 def _coerce(request_id: str | int) -> str | int:

@@ -8,7 +8,7 @@ hub. The choice travels in the signed trace. A process without a rollout has no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -73,6 +73,16 @@ class Rollout:
         return self.new if share * WHOLE < self.weight else self.old
 
 
+@dataclass(frozen=True, slots=True)
+class OtherCalls:
+    """A product of the leading process of a hub: the calls in flight in its other processes.
+
+    ``count`` gives those that agents of a digest answer, by the mark of the digest.
+    """
+
+    count: Callable[[str], Awaitable[int]]
+
+
 class Rollouts:
     """The rollouts that a process takes part in.
 
@@ -84,6 +94,7 @@ class Rollouts:
         self._rollouts: tuple[Rollout, ...] = ()
         self._members: dict[str, dict[ListingKey, Entry]] = {}
         self._chosen: LRUCache[tuple[str, str], str] = LRUCache(keep)
+        self._entered: LRUCache[tuple[str, str], str] = LRUCache(keep)
 
     @property
     def rollouts(self) -> Sequence[Rollout]:
@@ -116,7 +127,12 @@ class Rollouts:
         chosen = {rollout.team: self.digest_of(rollout, call) for rollout in self._rollouts}
         for team, mark in chosen.items():
             self._chosen[team, trace.id] = mark
+            self._entered[team, call.id] = mark
         return _with_chosen(trace, known, chosen)
+
+    def digest_at_entrance(self, rollout: Rollout, call: Call) -> str:
+        """The mark of the digest that a call was sent to first, also if the other one answered it."""
+        return self._entered.get((rollout.team, call.id)) or self.digest_of(rollout, call)
 
     def follow(self, trace: TraceContext, candidate: Candidate) -> TraceContext:
         """The trace of a call to an agent; a chain that it takes over goes on with its digest."""
@@ -128,11 +144,16 @@ class Rollouts:
         return trace
 
     def mark_run(self, trace: TraceContext) -> TraceContext:
-        """The trace of a run that starts, which keeps the digests of its chain.
-
-        A run of a schedule has no chain before it. It keeps the digests that lists show, as its workflow.
-        """
+        """The trace of a run that starts, with the digests of its chain, or those that lists show."""
         return _with_chosen(trace, _read_chosen(trace), self.read_choice(trace))
+
+    def begin(self, trace: TraceContext) -> TraceContext:
+        """The trace of a chain that begins with a run, with the digests that it chooses by its hash."""
+        chosen = {
+            rollout.team: rollout.old if rollout.has_failed else rollout.choose(trace.id)
+            for rollout in self._rollouts
+        }
+        return _with_chosen(trace, _read_chosen(trace), chosen)
 
     def read_choice(self, trace: TraceContext) -> dict[str, str]:
         """The digest of each team that the chain of a trace has chosen, else the one that lists show."""
@@ -149,15 +170,16 @@ class Rollouts:
     def digest_of(self, rollout: Rollout, call: Call) -> str:
         """The mark of the digest that the chain of a call has chosen, or chooses now.
 
-        A run without a choice was started before the rollout and keeps the old digest. An exam asks the very
-        agent that it has chosen.
+        A chain that entered the mesh before the rollout, or a run, has no choice and keeps the old digest. An
+        exam asks the very agent that it has chosen.
         """
         trace = call.trace
         mark = self._find_choice(rollout, trace)
         if mark is None:
             named_mark = "" if call.listing is None else read_mark(call.listing.tag)
             if call.principal.kind != "run":
-                mark = rollout.choose(trace.id)
+                began_before = trace.trusted and trace.depth > 0
+                mark = rollout.old if began_before else rollout.choose(trace.id)
             elif not trace.depth and named_mark in (rollout.old, rollout.new):
                 mark = named_mark
             else:

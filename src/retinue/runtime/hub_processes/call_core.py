@@ -45,7 +45,7 @@ from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Reach
 from retinue.runtime.hub_processes.leader import POLICIES, send_json
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
-from retinue.runtime.hub_processes.other_figures import render_figures
+from retinue.runtime.hub_processes.other_figures import list_digest_calls, render_figures
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
@@ -89,7 +89,8 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
 
         def note_health(candidate: Candidate, health: Health, reason: str) -> None:
             directory.record_health(candidate, health, reason)
-            leader.note_health(candidate, health, reason)
+            is_open = dispatcher.agent_stats.of(candidate).breaker.is_open
+            leader.note_health(candidate, health, reason, is_open=is_open)
 
         dispatcher.health_sink = note_health
         stack.callback(dispatcher.admission.events.flush)
@@ -277,6 +278,7 @@ def figures_app(process: Process) -> ASGIApp:
         state = process.get(ProcessState)
         process.dispatcher.admission.events.flush()
         state.calls.read(figures)
-        await send_json(send, render_figures(figures, state.admission.limits.in_flight))
+        digests = list_digest_calls(process.dispatcher)
+        await send_json(send, render_figures(figures, state.admission.limits.in_flight, digests))
 
     return answer

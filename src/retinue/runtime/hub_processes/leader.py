@@ -14,14 +14,14 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.errors import RetinueError
-from retinue.core.record import ListingKey
+from retinue.core.record import Candidate, Health, ListingKey
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
 from retinue.mesh.reading import Change
 from retinue.parts.process import Process
-from retinue.runtime.hub_processes.forwarding import is_forwarded
+from retinue.runtime.hub_processes.forwarding import is_forwarded, read_inside, render_inside
 from retinue.runtime.parts.audit import AuditLog
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.web.disconnect import read_body
@@ -50,15 +50,32 @@ SKILLS = "skills"
 
 OWN_SKILLS = "own skills"
 POLICIES = "policies"
+BREAKER = "breaker opened"
+
+
+MAX_UNTOLD = 10_000
+"""News that wait for a process that is stopped; with more of them it begins anew when it goes on."""
 
 
 class _Untold:
-    """What one process has not been told yet: the listings that have changed, and other news."""
+    """What one process has not been told yet: the listings that have changed, and other news.
+
+    ``is_behind`` = there were more news than are kept, so that the process must ask for the whole state.
+    """
 
     def __init__(self) -> None:
         self.keys: set[ListingKey] = set()
         self.news: list[Mapping[str, Any]] = []
+        self.is_behind = False
         self.wake = asyncio.Event()
+
+    def add(self, news: Mapping[str, Any]) -> None:
+        """Keep a piece of news until the process is told."""
+        if self.is_behind or len(self.news) >= MAX_UNTOLD:
+            self.is_behind, self.news = True, []
+        else:
+            self.news.append(news)
+        self.wake.set()
 
     def take(self) -> list[Mapping[str, Any]]:
         """The lines that tell it."""
@@ -87,24 +104,32 @@ class LeaderExchange:
         }
         self._loop = asyncio.get_running_loop()
         process.agent.changes.subscribe(self._own_changed)
+        self._record_health = process.dispatcher.health_sink or self._directory.record_health
+        process.dispatcher.health_sink = self._note_health
 
     def tell(self, name: str, news: Any) -> None:
         """Tell all processes a piece of news under a name, in the order of the calls."""
         for untold in self._followers:
-            untold.news.append({name: news})
-            untold.wake.set()
+            untold.add({name: news})
 
     def _note(self, change: ListingChange) -> None:
         for untold in self._followers:
             untold.keys.add(change.entry.id)
             untold.wake.set()
 
+    def _note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
+        """Record what calls have shown of an agent; if its breaker is open, it opens in all processes."""
+        self._record_health(candidate, health, reason)
+        if self._process.dispatcher.agent_stats.of(candidate).breaker.is_open:
+            self.tell(BREAKER, [list(candidate.id), reason])
+
     def _own_changed(self, change: Change) -> None:
         if change.kind == "tools" and self._followers:
             self._loop.call_soon_threadsafe(lambda: self.tell(OWN_SKILLS, self._list_skills()))
 
-    def _list_skills(self) -> list[str]:
-        return sorted(skill.id for skill in self._process.agent.record().skills)
+    def _list_skills(self) -> Mapping[str, bool]:
+        """The skills of the hub itself, and whether a call of each may be repeated."""
+        return {skill.id: skill.is_repeatable for skill in self._process.agent.record().skills}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -119,7 +144,7 @@ class LeaderExchange:
             self._take_rows(*body.split(b"\n"))
         else:
             try:
-                answer = orjson.dumps({"result": await self.answers[path](orjson.loads(body))})
+                answer = render_inside({"result": await self.answers[path](read_inside(body))})
             except RetinueError as error:
                 answer = orjson.dumps({"error": execute_fault(error)})
         await send_json(send, answer)
@@ -136,6 +161,9 @@ class LeaderExchange:
             while True:
                 await untold.wake.wait()
                 if gone.done():
+                    return
+                if untold.is_behind:
+                    await send({"type": "http.response.body", "body": b""})
                     return
                 for line in untold.take():
                     await _send_line(send, line)
@@ -169,7 +197,9 @@ class LeaderExchange:
             stats.probe_answered()
         else:
             stats.probe_failed(verdict["reason"], certain=verdict["health"] == "unreachable")
-        report_health(stats, entry, self._process.dispatcher.health_sink or self._directory.record_health)
+            if verdict["is_open"]:
+                stats.breaker.open(verdict["reason"])
+        report_health(stats, entry, self._note_health)
         return True
 
     async def _reread(self, place: Mapping[str, str]) -> list[str]:

@@ -10,21 +10,25 @@ from secrets import token_urlsafe
 from typing import Any
 
 from retinue.mcp.server.long_results import LongResults
+from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.server.shared_sessions import SESSIONS, USED, SharedSessions
+from retinue.mesh.directory.rollouts import OtherCalls
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.endpoints.a2a import SharedTasks
+from retinue.runtime.endpoints.dashboard import ServingProcesses
 from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import POLICIES, RESULT_PATH, TOUCH_PATH, LeaderExchange
 from retinue.runtime.hub_processes.led_policies import answer_policies
-from retinue.runtime.hub_processes.other_figures import OtherFigures
+from retinue.runtime.hub_processes.other_figures import OtherFigures, count_digest_calls
 from retinue.runtime.hub_processes.place import HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.audit_store import SqliteAudit
+from retinue.storage.files import storage_errors
 
 _PROCESS_UP = "retinue_hub_process_up"
 
@@ -49,9 +53,12 @@ class LeaderPart(Part):
             SharedTasks,
             SharedTasks(own_names(self._place, make_task_id), partial(owns_name, self._place), leads=True),
         )
+        process.add(ServingProcesses, ServingProcesses(self._place.count))
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
         readings = OtherFigures(self._board)
+        count = partial(count_digest_calls, self._board, forwarder, others)
+        process.add(OtherCalls, OtherCalls(count))
 
         async def figures(figures: Figures) -> None:
             figures.put(_PROCESS_UP, 1, "0")
@@ -93,7 +100,9 @@ async def _sharing_policies(process: Process, exchange: LeaderExchange) -> Async
 
 def _share_mcp(process: Process, exchange: LeaderExchange, place: HubPlace) -> None:
     """Let the other processes answer calls in the MCP sessions of the leader."""
-    sessions = SharedSessions(exchange.tell)
+    with storage_errors(place.folder):
+        records = SessionRecords(place.folder / "sessions")
+    sessions = SharedSessions(exchange.tell, records)
     process.add(SharedMcp, SharedMcp(make_state=own_names(place, token_urlsafe), sessions=sessions))
     exchange.state_now |= {SESSIONS: sessions.list_open, USED: lambda: sessions.is_used}
 

@@ -149,6 +149,8 @@ class LoadedPolicies:
         self.revision += 1
         self.files, self._table, self._in_force = reading.files, reading.table, reading.seen
         policies, table = reading.policies, reading.applied
+        if self._gate is not None:
+            self._gate.forget()
         if policies is None:
             self._gate = None
             self._give(None)
@@ -176,6 +178,7 @@ class LoadedPolicies:
             recorder=self._make_recorder(),
             figures=self._figures,
             find_digest=lambda: self._digest,
+            run_in_thread=asyncio.to_thread,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
@@ -263,6 +266,11 @@ class LoadedPolicies:
     def reload(self) -> None:
         """Load again; a set that is not valid is told, and the old one stays."""
         self._take(self._begin(None)())
+
+    async def catch_up(self) -> None:
+        """Load what has changed, so that it is in force before what it binds starts."""
+        if await asyncio.to_thread(self.files.look) != self._seen:
+            await self.reload_in_thread()
 
     async def reload_in_thread(self, table: PolicyTable | None = None) -> None:
         """The same, with other settings if given, while other calls run: a large set takes a second."""
@@ -368,6 +376,13 @@ def check_import(process: Process, name: str, kind: str, place: str) -> None:
         loaded.gate.check_import(name, kind, place)
 
 
+async def catch_up(process: Process) -> None:
+    """Put the policies of a process in force as its files have them now."""
+    loaded = process.find(LoadedPolicies)
+    if loaded is not None:
+        await loaded.catch_up()
+
+
 def read_revision(process: Process) -> int:
     """How often the policies of a process were put in force."""
     loaded = process.find(LoadedPolicies)
@@ -434,5 +449,6 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
             past,
             modes,
             lambda: loaded.files.read_texts(),
+            lambda: "" if loaded.problem is None else loaded.problem.message,
         )
         add_policy_skills(agent, book)

@@ -52,6 +52,12 @@ def child_name(team: Team, target: str) -> str:
     return f"{team.name}@{team.digest[7:19]}/{target}"
 
 
+def list_targets(team: Team) -> list[str]:
+    """The targets of the children of a digest: its agents and its models."""
+    models = [f"llm.{name}" for name in team.definition.llm]
+    return [*(agent.target for agent in team.definition.agents), *models]
+
+
 def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[TeamProgram]:
     """The children of all active teams. A team that cannot be read is reported, and the others run."""
     specs: list[TeamProgram] = []
@@ -68,7 +74,7 @@ def team_children(
 ) -> list[TeamProgram]:
     """The children of one digest: its agents and its models."""
     folder = store.folder_of(team.name, team.digest)
-    values = variables_of(store, team.name)
+    values = variables_of(store, team)
     common = select_inherited(environ) | {
         "RETINUE_HOME": str(state.root),
         "RETINUE_HUB": hub_url,
@@ -116,7 +122,7 @@ def read_team_imports(state: State) -> dict[str, ImportTable]:
     """
     tables: dict[str, ImportTable] = {}
     for store, row, team in _list_teams(state, list_digests):
-        values = variables_of(store, row.name)
+        values = variables_of(store, team)
         for name, table in team.definition.imports.items():
             if name in tables:
                 continue
@@ -187,9 +193,9 @@ def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[s
     return files
 
 
-def variables_of(store: TeamStore, name: str) -> dict[str, str]:
-    """What ``${NAME}`` stands for in the texts of a team: its secrets, and its folder."""
-    return {**store.read_secrets(name), DATA: str(store.data_folder(name))}
+def variables_of(store: TeamStore, team: Team) -> dict[str, str]:
+    """What ``${NAME}`` stands for in the texts of a digest: its secrets, and the folder of the team."""
+    return {**store.read_secrets(team.name, team.digest), DATA: str(store.data_folder(team.name))}
 
 
 def mend_teams(state: State) -> None:

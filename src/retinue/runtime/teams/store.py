@@ -34,6 +34,7 @@ _ROWS = "teams.json"
 _CHILDREN = "children.json"
 _SECRETS = "secrets.json"
 _FORMER_SECRETS = "secrets.before.json"
+_ROLLED_SECRETS = "secrets-of-"
 _PRIVATE = 0o600
 _INCOMING = ".incoming-"
 KEPT_DIGESTS = 3
@@ -143,7 +144,8 @@ class TeamStore:
                     remedy = f"retinue down {other.name}"
                     raise TeamRefusedError("name_taken", row.name, problem, remedy=remedy)
             undo = document.get(row.name, {})
-            claim = replace(row, names=sorted(claimed | {*row.names}), undo=undo)
+            current = self._parse_rows(document).get(row.name, row)  # the hub may have ended its rollout
+            claim = replace(current, names=sorted(claimed | {*row.names}), undo=undo)
             document[row.name] = asdict(claim)
         try:
             yield
@@ -276,14 +278,36 @@ class TeamStore:
             signers={digest: signer for digest, signer in row.signers.items() if digest in kept},
         )
 
-    def read_secrets(self, name: str) -> dict[str, str]:
-        """The values of the secrets of a team."""
-        return {key: str(value) for key, value in _read_object(self.root / name / _SECRETS).items()}
+    def read_secrets(self, name: str, digest: str | None = None) -> dict[str, str]:
+        """The values of the secrets of a team; those of a digest that is rolled out may be others."""
+        path = self.root / name / _SECRETS
+        if digest is not None and (own := self._rolled_secrets(name, digest)).exists():
+            path = own
+        return {key: str(value) for key, value in _read_object(path).items()}
+
+    def write_rolled_secrets(self, name: str, digest: str, values: Mapping[str, str]) -> None:
+        """Keep the values for a digest that is rolled out; the one that serves keeps its own."""
+        path = self._rolled_secrets(name, digest)
+        with storage_errors(path):
+            replace_file(path, orjson.dumps(dict(values)), mode=_PRIVATE)
+
+    def end_rolled_secrets(self, name: str, digest: str | None) -> None:
+        """Make the values of a digest those of the team, and forget those of the other digests."""
+        folder = self.root / name
+        with storage_errors(folder):
+            if digest is not None and (own := self._rolled_secrets(name, digest)).exists():
+                own.replace(folder / _SECRETS)
+            for path in folder.glob(f"{_ROLLED_SECRETS}*.json"):
+                path.unlink(missing_ok=True)
+
+    def _rolled_secrets(self, name: str, digest: str) -> Path:
+        return self.root / name / f"{_ROLLED_SECRETS}{digest.removeprefix('sha256:')}.json"
 
     def write_secrets(self, name: str, values: Mapping[str, str]) -> None:
         """Keep the values of the secrets, and the former ones, in files that only the owner reads."""
         path, former = self.root / name / _SECRETS, self.root / name / _FORMER_SECRETS
         with storage_errors(path):
+            self.end_rolled_secrets(name, None)
             if not former.exists():
                 replace_file(former, orjson.dumps(self.read_secrets(name)), mode=_PRIVATE)
             if values:

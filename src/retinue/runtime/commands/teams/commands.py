@@ -43,6 +43,7 @@ from retinue.runtime.commands.teams.upgrading import (
     find_open_rollout,
     follow_rollout,
     refuse_other_rollout,
+    wait_for_drain,
 )
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
@@ -91,6 +92,8 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
+    unused_secrets: Sequence[str] = ()
+    """Secrets with another value than that with which the team runs, which goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,7 @@ class TeamCommands:
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
+        await wait_for_drain(self._store, self._state, team, options.rollout, echo)
         with self._store.changing(team.name) as row:
             refuse_other_rollout(row, team.digest)
             is_asked = find_open_rollout(row) is not None
@@ -237,11 +241,13 @@ class TeamCommands:
         """Start a digest, or ask for its rollout beside the one that runs: then None."""
         team = pulled.team
         signer = self._check(pulled, row, options)
-        values = self._find_secrets(team, options.secrets_file)
+        values = self._find_secrets(team, row, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
-            return StartedTeam(team, 0, 0, was_running=True)
+            running = self._store.read_secrets(team.name, team.digest)
+            unused = sorted(name for name, value in values.items() if running.get(name) != value)
+            return StartedTeam(team, 0, 0, was_running=True, unused_secrets=unused)
         with self._store.starting(row, team.names):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
@@ -284,7 +290,7 @@ class TeamCommands:
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
-            values = self._find_secrets(team, None)
+            values = self._find_secrets(team, row, None)
             check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
@@ -313,6 +319,7 @@ class TeamCommands:
         with self._store.changing(name) as row:
             if row.active is not None:
                 self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
+                self._store.end_rolled_secrets(name, row.active)
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -327,6 +334,18 @@ class TeamCommands:
     def read(self, row: TeamRow) -> Team | None:
         """The team of a row; None for one that is down."""
         return None if row.active is None else read_installed(self._store, row.name, row.active)
+
+    def find_signer_problem(self, row: TeamRow) -> str:
+        """Why ``up`` would refuse the digest that runs now, such as a withdrawn key; "" if it would not."""
+        if row.active is None:
+            return ""
+        try:
+            verify_signature(
+                self._store, read_installed(self._store, row.name, row.active), self._trusted_keys()
+            )
+        except RetinueError as error:
+            return error.message
+        return ""
 
     def read_children(self) -> Mapping[str, Any]:
         """What the hub says of the programs of teams."""
@@ -367,9 +386,9 @@ class TeamCommands:
         except RetinueError:
             return None
 
-    def _find_secrets(self, team: Team, file: Path | None) -> dict[str, str]:
+    def _find_secrets(self, team: Team, row: TeamRow, file: Path | None) -> dict[str, str]:
         """The values of all declared secrets. Raises InvalidSettingError with all missing names."""
-        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name)]
+        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name, row.active)]
         if file is not None:
             places.insert(0, read_secrets_file(file))
         if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
@@ -427,7 +446,8 @@ class TeamCommands:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
+        known_values = self._store.read_secrets(team.name, row.active)
+        self._store.write_rolled_secrets(team.name, team.digest, {**known_values, **values})
         await ensure_hub(self._state, self._http, logs=self._settings.logs)
         known = replace(
             row,

@@ -17,7 +17,6 @@ import structlog
 
 from retinue.authoring.agent import Agent
 from retinue.cards.signatures import CardSigner
-from retinue.core.errors import RetinueError
 from retinue.core.record import HUB_NAME
 from retinue.hub.receipts.book import CardPlace, ReceiptBook, ReceiptTrust
 from retinue.hub.receipts.skills import add_receipt_skills
@@ -74,9 +73,9 @@ class ReceiptsPart(Part):
                     await end_task(task)
 
         async def on_ready() -> None:
-            begun.append(asyncio.create_task(_repeat(receipts.reader.read_due, LOOK_S), name="receipts"))
+            begun.append(asyncio.create_task(repeat(receipts.reader.read_due, LOOK_S), name="receipts"))
             if process.tables.get(ReceiptsTable).publish:
-                issuing = _repeat(receipts.issuer.issue_due, ISSUE_S)
+                issuing = repeat(receipts.issuer.issue_due, ISSUE_S)
                 begun.append(asyncio.create_task(issuing, name="receipts issued"))
 
         def add_skills(agent: Agent) -> None:
@@ -120,9 +119,7 @@ def _open(process: Process) -> _Receipts:
         for name, registry in process.get(Registries).by_name.items()
         if isinstance(registry, HttpRegistry | LayoutRegistry)
     }
-    reader = ReceiptReader(
-        directory, registries, process.http, book, file, table.every_s, on_change=note_change
-    )
+    reader = ReceiptReader(directory, registries, book, file, table.every_s, on_change=note_change)
     issuer = ReceiptIssuer(
         directory=directory,
         registries=registries,
@@ -151,11 +148,11 @@ def _make_claim(database: str | None, every_s: float) -> Claim:
     return claim
 
 
-async def _repeat(work: Callable[[], Awaitable[object]], every_s: float) -> None:
+async def repeat(work: Callable[[], Awaitable[object]], every_s: float) -> None:
     """Go on until the task is cancelled; a round that fails is logged."""
     while True:
         try:
             await work()
-        except (RetinueError, OSError) as error:
-            _log.warning("receipts interrupted", error=str(error))
+        except Exception as error:  # noqa: BLE001 - content of one registry must not end the reading of all
+            _log.warning("receipts interrupted", error=repr(error))
         await asyncio.sleep(every_s)
