@@ -57,20 +57,20 @@ def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Seq
     specs: list[TeamProgram] = []
     for store, row, team in _list_teams(state, list_digests):
         try:
-            specs += team_children(store, team, state, hub_url, environ)
+            specs += team_children(store, row, team, hub_url, environ)
         except RetinueError as error:
             _log.warning("team not started", team=row.name, error=error.message)
     return specs
 
 
 def team_children(
-    store: TeamStore, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
+    store: TeamStore, row: TeamRow, team: Team, hub_url: str, environ: Mapping[str, str]
 ) -> list[TeamProgram]:
     """The children of one digest: its agents and its models."""
     folder = store.folder_of(team.name, team.digest)
-    values = variables_of(store, team.name)
+    values = variables_of(store, row, team.digest)
     common = select_inherited(environ) | {
-        "RETINUE_HOME": str(state.root),
+        "RETINUE_HOME": str(store.home),
         "RETINUE_HUB": hub_url,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONSAFEPATH": "1",
@@ -116,7 +116,7 @@ def read_team_imports(state: State) -> dict[str, ImportTable]:
     """
     tables: dict[str, ImportTable] = {}
     for store, row, team in _list_teams(state, list_digests):
-        values = variables_of(store, row.name)
+        values = variables_of(store, row, team.digest)
         for name, table in team.definition.imports.items():
             if name in tables:
                 continue
@@ -187,9 +187,9 @@ def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[s
     return files
 
 
-def variables_of(store: TeamStore, name: str) -> dict[str, str]:
-    """What ``${NAME}`` stands for in the texts of a team: its secrets, and its folder."""
-    return {**store.read_secrets(name), DATA: str(store.data_folder(name))}
+def variables_of(store: TeamStore, row: TeamRow, digest: str) -> dict[str, str]:
+    """What ``${NAME}`` stands for in the texts of a digest: its secrets, and the folder of the team."""
+    return {**store.read_secrets(row, digest), DATA: str(store.data_folder(row.name))}
 
 
 def mend_teams(state: State) -> None:

@@ -246,13 +246,24 @@ class RolloutStages:
         self._end(stored)
 
     def _end(self, stored: StoredRollout) -> None:
-        """Leave the team with the digest that it has now, and with the names of that one."""
+        """Leave the team with the digest that it has now, and with the names of that one.
+
+        The secrets of a digest that failed are removed.
+        """
+        unused: list[str] = []
 
         def change(row: TeamRow) -> TeamRow:
             names = sorted(read_installed(self.store, self.name, row.active or "").names)
-            return self.store.keep_only(replace(row, names=names, rollout={}))
+            ended = self.store.keep_only(replace(row, names=names, rollout={}))
+            if stored.stage == "back":
+                kept = {digest: file for digest, file in ended.secrets.items() if digest != stored.new}
+                ended = replace(ended, secrets=kept)
+            unused.extend({*row.secrets.values()} - {*ended.secrets.values()})
+            return ended
 
         self._change(stored, change)
+        for file in unused:
+            self.store.remove_secrets(self.name, file)
 
     def _fail(self, stored: StoredRollout, reason: str) -> None:
         place = f" at {stored.weight} %" if stored.stage == "serve" else ""

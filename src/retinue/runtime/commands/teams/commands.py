@@ -237,7 +237,7 @@ class TeamCommands:
         """Start a digest, or ask for its rollout beside the one that runs: then None."""
         team = pulled.team
         signer = self._check(pulled, row, options)
-        values = self._find_secrets(team, options.secrets_file)
+        values = self._find_secrets(row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
@@ -284,7 +284,7 @@ class TeamCommands:
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
-            values = self._find_secrets(team, None)
+            values = self._find_secrets(row, team, None)
             check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
@@ -367,9 +367,14 @@ class TeamCommands:
         except RetinueError:
             return None
 
-    def _find_secrets(self, team: Team, file: Path | None) -> dict[str, str]:
-        """The values of all declared secrets. Raises InvalidSettingError with all missing names."""
-        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name)]
+    def _find_secrets(self, row: TeamRow, team: Team, file: Path | None) -> dict[str, str]:
+        """The values of all declared secrets. Raises InvalidSettingError with all missing names.
+
+        A value that the command does not get is that of the digest that runs, or ran before.
+        """
+        known = [digest for digest in (row.active, row.before, team.digest) if digest is not None]
+        places: list[Mapping[str, str]] = [os.environ]
+        places += [self._store.read_secrets(row, digest) for digest in known]
         if file is not None:
             places.insert(0, read_secrets_file(file))
         if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
@@ -427,13 +432,13 @@ class TeamCommands:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
         await ensure_hub(self._state, self._http, logs=self._settings.logs)
         known = replace(
             row,
             names=sorted(team.names | {*row.names}),
             versions={**row.versions, team.digest: team.version},
             signers={**row.signers, team.digest: signer},
+            secrets={**row.secrets, team.digest: self._store.keep_secrets(team.name, values)},
         )
         ask_for_rollout(self._store, known, team, team.definition.rollout, options, reference)
 
@@ -453,7 +458,8 @@ class TeamCommands:
         """
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        self._store.write_secrets(team.name, values)
+        kept = self._store.keep_secrets(team.name, values)
+        started = replace(started, secrets={**row.secrets, team.digest: kept})
         unsettled = self._store.read_rows()[team.name]
         self._store.write_row(replace(started, names=unsettled.names, undo=unsettled.undo))
         url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
