@@ -52,6 +52,7 @@ from retinue.runtime.teams.programs import (
     MANIFEST,
     SETTINGS,
     SIGNATURES,
+    find_renewed,
     import_table,
     read_installed,
     render_settings,
@@ -241,7 +242,7 @@ class TeamCommands:
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
-            return StartedTeam(team, 0, 0, was_running=True)
+            return await self._renew_secrets(row, team, values, echo)
         with self._store.starting(row, team.names):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
@@ -267,6 +268,33 @@ class TeamCommands:
                 signers={**row.signers, team.digest: signer},
             )
             return await self._switch(row, started, team, values, echo)
+
+    async def _renew_secrets(
+        self, row: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
+    ) -> StartedTeam:
+        """Let the hub start the programs of the running digest again whose secrets have other values now.
+
+        Each answers before the one with the former values is stopped. Where one does not start, or the check
+        fails, ``starting`` of the store puts the former values back.
+        """
+        former = self._store.read_secrets(row, team.digest)
+        if all(former.get(name) == value for name, value in values.items()):
+            return StartedTeam(team, 0, 0, was_running=True)
+        with self._store.starting(row, team.names):
+            await self._check_imports(team, values)
+            kept = self._store.keep_secrets(team.name, values)
+            secrets = dict.fromkeys(find_renewed(team, former, values), kept)
+            self._store.change_row(
+                team.name,
+                lambda current: replace(current, secrets={**current.secrets, team.digest: kept}),
+            )
+            url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+            async with open_client(self._settings, self._state, hub_url=url) as client:
+                await wait_until_ready(self._store, team, client, secrets)
+                echo(f"programs with other secrets: {len(secrets)}")
+                checks = await pass_check(team, client, echo)
+            self._store.change_row(team.name, lambda current: replace(current, names=row.names, undo=None))
+        return StartedTeam(team, len(secrets), checks)
 
     async def back(self, name: str, echo: Echo) -> StartedTeam:
         """Start the digest that ran before, whose files are here, with the checks of ``up``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from retinue.client.hub_skills import read_agents
@@ -21,13 +21,18 @@ READY_WITHIN_S = 60.0
 _POLL_S = 0.1
 
 
-async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> int:
+async def wait_until_ready(
+    store: TeamStore, team: Team, client: MeshClient, secrets: Mapping[str, str] | None = None
+) -> int:
     """Wait until each program answers and the hub lists it; returns how many programs there are.
 
-    Raises TeamRefusedError with the first program that failed, or that is not there in time.
+    ``secrets`` has the id of the values with which a child must run, by name of the child. Raises TeamRefusedError with the first program that failed, or that is not there in time.
     """
     deadline = time.monotonic() + READY_WITHIN_S
     children = [child_name(team, agent.target) for agent in team.definition.agents]
+    programs = len(children) + len(team.definition.imports)
+    secrets = secrets or {}
+    children += sorted(secrets.keys() - {*children})
     names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
     names |= {*team.definition.imports}
     while True:
@@ -35,18 +40,23 @@ async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> 
         failed = [
             (child, row["error"]) for child in children if (row := news.get(child)) and row.get("error")
         ]
-        waiting = [child for child in children if not news.get(child, {}).get("url")]
+        waiting = [child for child in children if not _runs(news.get(child, {}), secrets.get(child))]
         if failed:
             raise TeamRefusedError("check_failed", team.name, failed[0][1])
         if not waiting:
             missing = await _find_missing(client, names, mark_of(team.digest))
             if not missing:
-                return len(children) + len(team.definition.imports)
+                return programs
             waiting = missing
         if time.monotonic() > deadline:
             problem = f"{waiting[0]} did not answer within {READY_WITHIN_S:.0f} s"
             raise TeamRefusedError("check_failed", team.name, problem)
         await asyncio.sleep(_POLL_S)
+
+
+def _runs(news: Mapping[str, Any], secrets: str | None) -> bool:
+    """Whether a program answers, with these values of its secrets."""
+    return bool(news.get("url")) and (secrets is None or news.get("secrets") == secrets)
 
 
 async def _find_missing(client: MeshClient, names: set[str], mark: str) -> list[str]:
