@@ -23,6 +23,9 @@ version = "{version}"
 target = "agents/first/agent.py"
 [[agents]]
 target = "agents/second/agent.py"
+env = {{ KEY = "${{KEY}}" }}
+[secrets]
+KEY = "key of a service"
 [[check.calls]]
 agent = "second-agent"
 skill = "tell"
@@ -50,6 +53,8 @@ async def ask_both(ctx: Context) -> list[str]:
 """
 
 SECOND = """
+import os
+
 from retinue import Agent
 
 agent = Agent("second-agent", version="{version}")
@@ -59,6 +64,12 @@ agent = Agent("second-agent", version="{version}")
 async def tell() -> str:
     "Who answers."
     return "{version}"
+
+
+@agent.skill(read_only=True)
+async def tell_key() -> str:
+    "The secret that this program has."
+    return os.environ["KEY"]
 """
 
 WORKFLOW = """
@@ -108,9 +119,10 @@ class Upgrades:
         retinue("lock", "pair", cwd=self.folder)
         return retinue("pack", "pair", cwd=self.folder)
 
-    def begin_up(self, digest: str, *options: str) -> Program:
-        """``retinue up`` as a process that goes on meanwhile."""
-        return self.stack.enter_context(program("up", digest, "--yes", *options, cwd=self.folder))
+    def begin_up(self, digest: str, *options: str, key: str = "first") -> Program:
+        """``retinue up`` as a process that goes on meanwhile; ``key`` is the value of its secret."""
+        up = program("up", digest, "--yes", *options, cwd=self.folder, environment={"KEY": key})
+        return self.stack.enter_context(up)
 
     def read_row(self) -> dict[str, Any]:
         """The row of the team as its state has it."""
@@ -146,6 +158,13 @@ class Upgrades:
             else:
                 self.answers.append(reply["result"])
             await asyncio.sleep(pause_s)
+
+    async def read_key(self) -> str:
+        """The value of the secret in the program that answers."""
+        async with aiohttp.ClientSession() as session:
+            reply = await self._execute(session, "tell_key", {})
+        assert "error" not in reply, reply
+        return str(reply["result"])
 
     async def run_both(self, session: aiohttp.ClientSession) -> None:
         """One run of the workflow; its three parts say which version they are of."""

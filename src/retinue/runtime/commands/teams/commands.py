@@ -35,7 +35,7 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
-from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
+from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
     RolloutOptions,
@@ -238,7 +238,7 @@ class TeamCommands:
         """Start a digest, or ask for its rollout beside the one that runs: then None."""
         team = pulled.team
         signer = self._check(pulled, row, options)
-        values = self._find_secrets(row, team, options.secrets_file)
+        values = find_secrets(self._store, row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
@@ -312,7 +312,7 @@ class TeamCommands:
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
-            values = self._find_secrets(row, team, None)
+            values = find_secrets(self._store, row, team, None)
             check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
@@ -394,28 +394,6 @@ class TeamCommands:
             return self.read(row)
         except RetinueError:
             return None
-
-    def _find_secrets(self, row: TeamRow, team: Team, file: Path | None) -> dict[str, str]:
-        """The values of all declared secrets. Raises InvalidSettingError with all missing names.
-
-        A value that the command does not get is that of the digest that runs, or ran before.
-        """
-        known = [digest for digest in (row.active, row.before, team.digest) if digest is not None]
-        places: list[Mapping[str, str]] = [os.environ]
-        places += [self._store.read_secrets(row, digest) for digest in known]
-        if file is not None:
-            places.insert(0, read_secrets_file(file))
-        if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
-            places.append(read_credentials(Path(folder), team.definition.secrets))
-        values: dict[str, str] = {}
-        for name in team.definition.secrets:
-            if (value := next((place[name] for place in places if place.get(name)), None)) is not None:
-                values[name] = value
-        missing = [f"{name} ({text})" for name, text in team.definition.secrets.items() if name not in values]
-        if missing:
-            remedy = "set the variables, or write NAME=VALUE lines into a file of mode 0600: --secrets FILE"
-            raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
-        return values
 
     async def _check_mesh(self, team: Team) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""

@@ -26,7 +26,8 @@ async def wait_until_ready(
 ) -> int:
     """Wait until each program answers and the hub lists it; returns how many programs there are.
 
-    ``secrets`` has the id of the values with which a child must run, by name of the child. Raises TeamRefusedError with the first program that failed, or that is not there in time.
+    ``secrets`` has the id of the values with which a child must run, by name of the child.
+    Raises TeamRefusedError with the first program that failed, or that is not there in time.
     """
     deadline = time.monotonic() + READY_WITHIN_S
     children = [child_name(team, agent.target) for agent in team.definition.agents]
