@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
 
+from retinue.core.errors import ChildFailedError, TeamRefusedError
 from retinue.runtime.commands.teams import commands as team_commands
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
+from retinue.runtime.parts.children import TeamNews
+from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import list_children
-from retinue.runtime.teams.store import TeamStore
+from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.package import Team
 from tests.team.conftest import WriteTeam
@@ -132,3 +137,116 @@ async def test_the_files_of_secrets_are_private_and_those_of_killed_commands_are
     assert (len(words.list_files()), modes) == (2, {0o600})
     words.teams.down("words")
     assert words.list_files() == {'{"KEY":"one"}'}
+
+
+async def test_up_of_the_digest_that_runs_gives_its_programs_other_values_or_the_former_ones_back(
+    words: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    during: list[dict[str, str]] = []
+
+    async def wait(*arguments: Any) -> int:
+        during.append(words.read_keys())
+        (child,) = list_children(words.state, "http://hub", {})
+        assert arguments[-1] == {child.name: child.secrets}
+        return 1
+
+    async def fail(*_: object) -> int:
+        during.append(words.read_keys())
+        raise TeamRefusedError("check_failed", "words", "the key is refused")
+
+    monkeypatch.setattr(team_commands, "wait_until_ready", wait)
+    await words.up(words.old)
+    assert (during, words.read_keys()) == ([{"1.0.0": "two"}], {"1.0.0": "two"})
+    await words.up(words.old)
+    assert len(during) == 1, "nothing is started again for equal values"
+
+    monkeypatch.setattr(team_commands, "wait_until_ready", fail)
+    monkeypatch.setenv("KEY", "bad")
+    with pytest.raises(TeamRefusedError, match="the key is refused"):
+        await words.up(words.old)
+    assert (during[1:], words.read_keys()) == ([{"1.0.0": "bad"}], {"1.0.0": "two"})
+    row = words.store.read_rows()["words"]
+    assert (row.active, row.is_settled, row.failed) == (words.old.digest, True, {})
+    assert words.list_files() == {'{"KEY":"two"}'}
+
+
+class Programs:
+    """Children that start at once, unless their KEY is ``bad``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.story: list[str] = []
+
+        async def start(child: ChildProcess) -> dict[str, str]:
+            key = child.spec.environment["KEY"]
+            self.story.append(f"start {child.spec.name} {key}")
+            if key == "bad":
+                raise ChildFailedError(child.spec.name, "it ended with code 1")
+            return {"url": "http://127.0.0.1:1", **child.spec.facts}
+
+        async def stop(child: ChildProcess) -> None:
+            self.story.append(f"stop {child.spec.name} {child.spec.environment['KEY']}")
+
+        async def run_on(_: ChildProcess) -> int:
+            return await asyncio.Future()
+
+        monkeypatch.setattr(ChildProcess, "start", start)
+        monkeypatch.setattr(ChildProcess, "stop", stop)
+        monkeypatch.setattr(ChildProcess, "wait", run_on)
+        monkeypatch.setattr(ChildProcess, "is_ready", True)
+
+    async def wait_for(self, *story: str) -> None:
+        async with asyncio.timeout(5):
+            while self.story != [*story]:
+                await asyncio.sleep(0.005)
+        self.story.clear()
+
+
+def specs_with(key: str) -> list[ChildSpec]:
+    return [
+        ChildSpec(f"words@1/{name}", (), {"KEY": key}, overlaps=True, facts={"secrets": key})
+        for name in ("a", "b")
+    ]
+
+
+async def test_a_program_with_other_secrets_answers_before_the_one_before_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    programs, news = Programs(monkeypatch), list[Any]()
+    supervisor = Supervisor(AsyncMock(), lambda name, report: news.append(report))
+    supervisor.replace_soon(specs_with("one"))
+    await programs.wait_for("start words@1/a one", "start words@1/b one")
+    supervisor.replace_soon(specs_with("two"))
+    first = ("start words@1/a two", "stop words@1/a one")
+    await programs.wait_for(*first, "start words@1/b two", "stop words@1/b one")
+    assert [report["secrets"] for report in news] == ["one", "one", "two", "two"]
+
+    supervisor.replace_soon(specs_with("bad"))
+    await programs.wait_for("start words@1/a bad")
+    await asyncio.sleep(0.05)
+    assert programs.story == [], "both former programs run on"
+    assert isinstance(news[-1], ChildFailedError)
+    supervisor.replace_soon(specs_with("two"))
+    supervisor.replace_soon(specs_with("three"))
+    first = ("start words@1/a three", "stop words@1/a two")
+    await programs.wait_for(*first, "start words@1/b three", "stop words@1/b two")
+    await supervisor.stop()
+
+
+def test_a_program_whose_successor_does_not_start_is_shown_as_failing_until_the_values_change(
+    state: State,
+) -> None:
+    store = TeamStore(state)
+    store.write_row(TeamRow("words", active="sha256:" + "1" * 64))
+    news, (spec, _) = TeamNews(state, lambda child, report: None), specs_with("one")
+    news.keep_only([spec])
+    news(spec.name, {"url": "http://127.0.0.1:1", "name": "a", "secrets": "one"})
+    news(spec.name, ChildFailedError(spec.name, "it ended with code 1"))
+    row = store.read_children()[spec.name]
+    assert (row["url"], row["secrets"], "code 1" in row["error"]) == ("http://127.0.0.1:1", "one", True)
+    news.keep_only([spec])
+    row = store.read_children()[spec.name]
+    assert (row["url"], row["error"]) == ("http://127.0.0.1:1", "")
+    news(spec.name, None)
+    news(spec.name, ChildFailedError(spec.name, "it ended with code 1"))
+    news.keep_only([spec])
+    assert store.read_children()[spec.name]["error"], "one that runs no more stays failed"
