@@ -13,6 +13,9 @@ from retinue.web.error_table import execute_fault
 
 ERRORS: list[RetinueError] = [
     e.InvalidParametersError([Problem("a", "missing required field 'a'"), Problem("b", "unknown", "hint")]),
+    e.InvalidRequestError("Run r1 has ended: done", remedy="see retinue runs ID"),
+    e.InvalidSettingError("version range", "'abc' is no range", remedy="write it like '>=1.2,<2'"),
+    e.AmbiguousNameError("lint", ["lint-a", "lint-b"]),
     e.UnknownSkillError("lint", near=["lint2"]),
     e.SkillNotOfferedError("lint", near=["lint2"], unasked=["http://r"]),
     e.UnknownAgentError("a", near=["b"]),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from retinue.runtime.many_hubs.registries import RegistryChanges
 from retinue.runtime.many_hubs.tokens import SharedTokens
 from retinue.runtime.many_hubs.verdicts import Findings, HealthChanges
 from retinue.runtime.parts.upkeep import BackgroundTasks
-from retinue.storage.mesh_news import MeshNews
+from retinue.storage.mesh_news import MeshNews, News
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import KnownTokens, TokenFile
 from tests.crash.postgres import Postgres
@@ -197,6 +199,39 @@ async def test_tokens_hold_at_all_hubs_and_revoked_ones_at_none(postgres: Postgr
             TokenFile(one.keys).merge([issued], ())
             await wait_until(lambda: not TokenFile(one.keys).list_all(), WITHIN_S)
             assert await KnownTokens(one.keys).read(text.encode(), "here") is None
+
+
+async def test_news_after_a_crash_of_the_database_are_heard(postgres: Postgres) -> None:
+    database = postgres.create_database()
+    one, two = (MeshNews(database, name, "hub", None) for name in ("one", "two"))
+    for member_news in (one, two):
+        await member_news.exchange([])
+    for number in range(5):
+        await one.exchange([News("t", b"%d" % number)])
+    heard, _ = await two.exchange([])
+    assert len(heard) == 5
+    # Postgres starts all over when one of its processes is killed
+    async with one._transaction() as connection:
+        backend = connection.info.backend_pid
+    os.kill(backend, signal.SIGKILL)
+    bodies = [b"after %d" % number for number in range(3)]
+    for body in bodies:
+        await _exchange_when_it_answers(one, [News("t", body)])
+    heard, _ = await _exchange_when_it_answers(two, [])
+    assert [news.body for news in heard] == bodies
+    for member_news in (one, two):
+        await member_news.aclose()
+
+
+async def _exchange_when_it_answers(
+    news: MeshNews, sent: Sequence[News]
+) -> tuple[Sequence[News], Sequence[str]]:
+    async with asyncio.timeout(LATE_S):
+        while True:
+            try:
+                return await news.exchange(sent)
+            except StateError:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_database_that_does_not_answer_is_a_typed_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from retinue.core.call import Call, Outcome, Principal, Status, TraceContext, TraceExtension
-from retinue.core.errors import ExecutionFailedError
-from retinue.core.record import AgentRecord, Listing
+from retinue.core.errors import ExecutionFailedError, TeamRefusedError
+from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of, team_tag
@@ -19,11 +20,14 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.runtime.commands.teams.upgrading import RolloutOptions, wait_for_drain
 from retinue.runtime.teams.programs import CONFIG, child_name
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
 from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
+from retinue.team.definition import TeamDefinition
+from retinue.team.lock import LockedImport, LockedSkill
 from retinue.team.package import Team
 from tests.team.conftest import WriteTeam
 
@@ -88,7 +92,8 @@ class Hub:
             return Outcome(call.id, call.skill, "done", value=self.answers)
 
         async def open_record(entry: Entry) -> AgentRecord | None:
-            return None
+            listing = await self.directory.open(entry)
+            return None if listing is None else listing.record
 
         async def run_workflow(
             name: str, given: Mapping[str, Any], principal: Principal, trace: TraceContext
@@ -106,6 +111,7 @@ class Hub:
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
             dispatch=dispatch,
+            list_named=self.directory.list_named,
             open_record=open_record,
             count_calls=lambda entry: 0,
             examine=examine,
@@ -284,3 +290,82 @@ async def test_a_new_chain_of_a_schedule_gets_the_digest_of_the_entrance(hub: Hu
     chosen = {choose_digest(hub.row, str(number)) for number in range(40)}
     assert chosen == {hub.old.digest, hub.new.digest}
     assert choose_digest(replace(hub.row, rollout={}), "1") == hub.old.digest
+
+
+async def test_a_new_import_is_waited_for_until_it_offers_its_locked_tools(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = {**hub.new.definition.as_json(), "imports": {"pets": {"pypi": "pets==1.0.0"}}}
+    locked = LockedImport(tools=(LockedSkill(id="list"),))
+    team = replace(
+        hub.new,
+        definition=TeamDefinition.model_validate(definition),
+        lock=hub.new.lock.model_copy(update={"imports": {"pets": locked}}),
+    )
+
+    def read(store: TeamStore, name: str, digest: str) -> Team:
+        return team if digest == team.digest else hub.old
+
+    monkeypatch.setattr("retinue.runtime.teams.rolling.read_installed", read)
+    stages: list[Stage] = []
+
+    async def connect(running: RolloutStages) -> None:
+        for skills in ((), (Skill("other"),), (Skill("list"),)):
+            while hub.weights[-1][0] != "start":
+                await asyncio.sleep(0.005)
+            record = AgentRecord("pets", skills=skills)
+            hub.directory.upsert(Listing(record, "imports", "pets", digest=str(len(stages))))
+            await asyncio.sleep(0.02)
+            stages.append(hub.weights[-1][0])
+
+    hub.ask(hold_s=0.1)
+    row = await hub.run(connect)
+    assert (stages[:2], row.active) == (["start", "start"], hub.new.digest)
+
+
+async def test_the_end_of_a_digest_waits_for_a_command_that_starts_another_one(hub: Hub) -> None:
+    hub.ask()
+    row = hub.row
+    third = "sha256:" + "3" * 64
+
+    async def start(running: RolloutStages) -> None:
+        with hub.store.changing("words") as row, hub.store.starting(row, ["third-agent"]):
+            hub.store.install("words", third, {CONFIG: b"{}"})
+            while hub.weights[-1][0] != "drain":
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            assert hub.store.has("words", third)
+            claimed = hub.row
+            assert "third-agent" in claimed.names
+            assert claimed.rollout["stage"] == "drain"
+            raise TeamRefusedError("not_consented", "words", "nobody agreed to run it")
+
+    hub.store.write_row(replace(row, rollout={**row.rollout, "stage": "drain", "entered_at": time.time()}))
+    with pytest.RaisesGroup(TeamRefusedError):
+        await hub.run(start)
+    assert hub.row.undo is None
+    await hub.run()
+    assert (hub.row.rollout, hub.store.has("words", third)) == ({}, False)
+
+
+async def test_up_waits_for_the_digest_that_ends_unless_it_is_told_not_to(hub: Hub) -> None:
+    hub.ask(stage="drain", entered_at=1.0)
+    hub.state.write_hub("http://127.0.0.1:1")
+    third = replace(hub.new, digest="sha256:" + "3" * 64)
+    lines: list[str] = []
+
+    async def wait(team: Team, drain_s: float | None = None) -> None:
+        options = RolloutOptions(drain_s=drain_s)
+        await wait_for_drain(hub.store, hub.state, team, options, lines.append)
+
+    async with asyncio.timeout(5):
+        await wait(hub.old)
+        await wait(third, 0)
+        assert lines == []
+        waiting = asyncio.create_task(wait(third))
+        while not lines:
+            await asyncio.sleep(0.005)
+        assert "--drain 0 ends it now" in lines[0]
+        assert not waiting.done()
+        await hub.run()
+        await waiting

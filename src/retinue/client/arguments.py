@@ -33,6 +33,14 @@ def merge_arguments(arguments: Mapping[str, Any] | None, keywords: Mapping[str, 
     return arguments
 
 
+def check_texts(named: Mapping[str, Any]) -> None:
+    """Raise InvalidParametersError for a value that is no text."""
+    for name, value in named.items():
+        if not isinstance(value, str):
+            problem = f"{name} is a {type(value).__name__}, and not a text"
+            raise InvalidParametersError([Problem(name, problem)])
+
+
 def as_links(value: Any) -> Any:
     """A value with links in place of the artifacts in it."""
     # a program without the module has no artifact

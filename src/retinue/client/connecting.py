@@ -56,8 +56,10 @@ def connect_sync(
     ``on_question`` runs in a further thread, so that it may wait for a person.
     """
     # imported here, because most programs have an event loop
+    from retinue.client.opening import check_handler
     from retinue.client.sync_connection import SyncMeshConnection, in_thread
 
+    check_handler(on_question)
     handler = None if on_question is None else in_thread(on_question)
     mesh = connect(hub, url=url, token=token, timeout_s=timeout_s, retries=retries, on_question=handler)
     return SyncMeshConnection(mesh)

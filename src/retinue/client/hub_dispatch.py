@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -9,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from retinue.client.hub_choice import HubChoice
 from retinue.core.call import Call, Outcome
-from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError, RetinueError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    InvalidRequestError,
+    NotAuthenticatedError,
+    RetinueError,
+)
 from retinue.core.record import HUB_NAME
 from retinue.rpc.client import HubCalls
 from retinue.storage.state import State
@@ -55,6 +61,8 @@ class HubDispatch:
         self._web: HttpClient | None = None
         self._link: _Link | None = None
         self._interactive: InteractiveHubCalls | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
 
     @property
     def url(self) -> str:
@@ -62,7 +70,10 @@ class HubDispatch:
         return self._choose().url if self._link is None else self._link.hub.url
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections; later calls raise InvalidRequestError. Raises it in another event loop."""
+        if self._plain is not None:
+            self._check_loop()
+        self._is_closed = True
         self._link = self._interactive = self._plain = self._web = None
         await self._stack.aclose()
 
@@ -87,6 +98,11 @@ class HubDispatch:
         return await self._interactive.dispatch(call, channel)
 
     async def _open(self) -> _Link:
+        if self._is_closed:
+            raise InvalidRequestError(
+                "the connection to the mesh is closed", remedy="open another one with connect()"
+            )
+        self._check_loop()
         if self._link is not None:
             return self._link
         hub = self._choose()
@@ -95,6 +111,17 @@ class HubDispatch:
         signer = MeshSigner.of(self._state) if hub.is_member else None
         self._link = _Link(hub, http, HubCalls(http, hub.url, joined=hub.token, signer=signer), signer)
         return self._link
+
+    def _check_loop(self) -> None:
+        """Raises InvalidRequestError where another event loop has opened the connections."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise InvalidRequestError(
+                "the connection to the mesh belongs to another event loop",
+                remedy="open one with connect() in each event loop, or share one of connect_sync()",
+            )
 
     async def _open_http(self, url: str) -> PlainHttpClient | HttpClient:
         if self._plain is None:

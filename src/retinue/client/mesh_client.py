@@ -117,15 +117,25 @@ class MeshClient:
             repeated += 1
 
 
+def is_seconds(timeout_s: object) -> bool:
+    """Whether it is a time limit, a number above 0."""
+    return isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s > 0
+
+
 def _is_over(call: Call, wait_s: float) -> bool:
     """Whether the time of the call is over after the wait."""
     return call.deadline is not None and asyncio.get_running_loop().time() + wait_s >= call.deadline
 
 
+def _is_key(key: object) -> bool:
+    is_short = isinstance(key, str) and 0 < len(key) <= MAX_KEY_LENGTH
+    return isinstance(key, str) and is_short and key.isascii() and key.isprintable()
+
+
 def _make_call(skill: str, arguments: Mapping[str, Any] | None, options: CallOptions, endpoint: str) -> Call:
     """Raises InvalidParametersError for an option of another form."""
     key = options.key
-    if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
+    if key is not None and not _is_key(key):
         problem = f"key is not 1 to {MAX_KEY_LENGTH} printable ASCII characters"
         raise InvalidParametersError([Problem("key", problem)])
     trace = new_trace()

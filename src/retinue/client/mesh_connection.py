@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from cachetools import LRUCache
 
-from retinue.client.arguments import as_links, check_options, convert, merge_arguments
+from retinue.client.arguments import as_links, check_options, check_texts, convert, merge_arguments
 from retinue.client.found_skills import FoundSkills
 from retinue.client.hub_skills import HubSkills, read_agents
-from retinue.client.mesh_client import CallOptions, MeshClient
+from retinue.client.mesh_client import CallOptions, MeshClient, is_seconds
 from retinue.client.received_parts import receive, value_with_parts
 from retinue.client.run_handle import RunHandle, lacks_parameter
 from retinue.client.updates import CallerChannel, CallUpdate, QuestionHandler
 from retinue.core.call import Outcome
-from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
+from retinue.core.errors import InputRequiredError, InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import QUERY_CAPABILITIES
 from retinue.core.remote_faults import rebuild_error
 
@@ -159,6 +159,8 @@ class MeshConnection:
         from retinue.mesh.asking.query import make_query
 
         query = make_query(capabilities, match=match, action=action)
+        if isinstance(agents, str):
+            raise InvalidParametersError([Problem("agents", "agents is a text, and not a list of names")])
         arguments = {
             **query.as_payload(),
             "agent": "*" if agents is None else list(agents),
@@ -488,12 +490,13 @@ class MeshConnection:
     ) -> Outcome:
         links = as_links(merge_arguments(arguments, keywords))
         chosen = _without_none(options)
+        check_texts({"skill": skill, "agent": chosen.get("agent", ""), "version": chosen.get("version", "")})
         used = [*chosen, *(() if into is None else ("into",))]
         if arguments is None and used:
             check_options(skill, used, await self._read_schemas(skill))
         timeout_s = chosen.get("timeout_s", self._timeout_s)
-        if not timeout_s > 0:
-            problem = f"timeout_s is {timeout_s}, and not a number of seconds above 0"
+        if not is_seconds(timeout_s):
+            problem = f"timeout_s is {timeout_s!r}, and not a number of seconds above 0"
             raise InvalidParametersError([Problem("timeout_s", problem)])
         outcome = await self._client.ask(
             skill,
@@ -502,7 +505,10 @@ class MeshConnection:
             options=CallOptions(**{**chosen, "timeout_s": timeout_s}, setting="timeout_s"),
         )
         if outcome.error is not None:
-            return replace(outcome, error=rebuild_error(outcome.error))
+            error = rebuild_error(outcome.error)
+            if isinstance(error, InputRequiredError) and self._on_question is None:
+                error.remedy = "answer its questions: connect(on_question=…)"
+            return replace(outcome, error=error)
         return receive(outcome)
 
     async def _read_schemas(self, skill: str) -> Sequence[Row]:

@@ -7,6 +7,7 @@ and in any number of threads.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent import futures
@@ -42,14 +43,22 @@ class LoopThread:
         self._thread: threading.Thread | None = None
         # no coroutine is handed to a loop that is closed already
         self._handing = threading.Lock()
+        self._process = os.getpid()
         self.is_closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine in the loop and wait for its result; an interrupt cancels it.
 
         Raises RuntimeError in the thread of the loop itself, which must not wait, InvalidRequestError after
-        `close`, and CallCancelledError when another thread closes meanwhile.
+        `close` and in a forked process, which has no such thread, and CallCancelledError when another thread
+        closes meanwhile.
         """
+        if self._process != os.getpid():
+            coroutine.close()
+            raise InvalidRequestError(
+                "the connection to the mesh belongs to the process that forked this one",
+                remedy="open one with connect_sync() in each process",
+            )
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(
@@ -81,8 +90,11 @@ class LoopThread:
     def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
         """Cancel the calls of other threads, run ``last``, stop the loop and wait for the end of its thread.
 
-        ``last`` is not run where no call has started the loop.
+        ``last`` is not run where no call has started the loop, or in a forked process.
         """
+        if self._process != os.getpid():
+            self.is_closed = True
+            return
         with self._handing:
             self.is_closed = True
             loop, self._loop = self._loop, None

@@ -78,12 +78,17 @@ def _out_of_memory(error: RemoteFaultError, message: str, facts: Facts) -> Retin
 
 
 _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] = {
+    e.InvalidRequestError.type: lambda _, m, f: e.InvalidRequestError(m),
+    e.InvalidSettingError.type: lambda _, m, f: e.InvalidSettingError(f["field"], "", remedy=""),
     e.InvalidParametersError.type: lambda _, m, f: e.InvalidParametersError(_problems(f)),
     e.TooLargeError.type: lambda _, m, f: e.TooLargeError("", int(f["limit"]), f["unit"]),
     e.QuotaExceededError.type: lambda _, m, f: e.QuotaExceededError("", int(f["used"]), 0, int(f["limit"])),
     e.UnknownSkillError.type: _of_skill(e.UnknownSkillError),
     e.SkillNotOfferedError.type: _of_skill(e.SkillNotOfferedError),
     e.UnknownAgentError.type: lambda _, m, f: e.UnknownAgentError(m.removeprefix("Unknown agent: ")),
+    e.AmbiguousNameError.type: lambda _, m, f: e.AmbiguousNameError(
+        m.removeprefix("Ambiguous name: "), f["candidates"]
+    ),
     e.UnknownRunError.type: lambda _, m, f: e.UnknownRunError(m.removeprefix("Unknown run: ")),
     e.UnknownApprovalError.type: lambda _, m, f: e.UnknownApprovalError(m.removeprefix("Unknown approval: ")),
     e.UnknownScheduleError.type: lambda _, m, f: e.UnknownScheduleError(m.removeprefix("Unknown schedule: ")),

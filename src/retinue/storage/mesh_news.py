@@ -8,6 +8,7 @@ lost misses none. Records, such as issued tokens, stay.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,11 +36,13 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS retinue_members (
         id TEXT PRIMARY KEY, kind TEXT NOT NULL, url TEXT, at TIMESTAMPTZ NOT NULL
     )""",
-    # what is lost when the server crashes is found again by probes and refreshes
+    # what is lost when the server crashes is found again by probes and refreshes; then its numbers begin at 1
     """CREATE UNLOGGED TABLE IF NOT EXISTS retinue_news (
         id BIGSERIAL PRIMARY KEY, member TEXT NOT NULL, topic TEXT NOT NULL, body BYTEA NOT NULL,
         at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
     )""",
+    # lost with the news, so that a member notices that their numbers have begun again
+    "CREATE UNLOGGED TABLE IF NOT EXISTS retinue_news_epoch (id TEXT PRIMARY KEY)",
     """CREATE TABLE IF NOT EXISTS retinue_records (
         kind TEXT NOT NULL, id TEXT NOT NULL, body BYTEA NOT NULL, signature TEXT NOT NULL,
         is_removed BOOLEAN NOT NULL, PRIMARY KEY (kind, id)
@@ -77,6 +80,7 @@ class MeshNews:
         self._member_url = member_url
         self._dead_s = dead_s
         self._last: int | None = None
+        self._epoch: str | None = None
         self._connection: AsyncConnection[Any] | None = None
         self._listening: AsyncConnection[Any] | None = None
         self._lock = asyncio.Lock()
@@ -201,6 +205,15 @@ class MeshNews:
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             for statement in _TABLES:
                 await connection.execute(cast(Any, statement))
+            await connection.execute(
+                "INSERT INTO retinue_news_epoch SELECT %s WHERE NOT EXISTS (SELECT FROM retinue_news_epoch)",
+                (uuid.uuid4().hex,),
+            )
+            current = await connection.execute("SELECT id FROM retinue_news_epoch")
+            epoch = str(cast(Any, await current.fetchone())[0])
+        if self._last is not None and epoch != self._epoch:
+            self._last = 0
+        self._epoch = epoch
 
 
 def _explain(error: Exception) -> StateError:

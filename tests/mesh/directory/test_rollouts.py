@@ -18,6 +18,7 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.rollouts import CHOSEN, Rollout, Rollouts, read_mark, team_tag
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.observing.events import CallEndedEvent, Event
 from tests.mesh.directory.listings import MESH, listing
 
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -170,6 +171,35 @@ async def test_a_new_digest_that_dies_costs_no_call_and_a_failed_one_loses_its_c
     assert await mesh.call("6") == NEW_MARK
     mesh.roll(0, has_failed=True)
     assert await mesh.call("5") == OLD_MARK
+
+
+async def test_a_chain_that_began_before_the_rollout_keeps_the_old_digest(mesh: Mesh) -> None:
+    mesh.rollouts.configure([], [])
+    await mesh.call("9")
+    sent = mesh.agents.traces[-1]
+    mesh.roll(100)
+    assert await mesh.call(trace=replace(sent, depth=1)) == OLD_MARK
+    assert await mesh.call("9") == OLD_MARK, "the same chain"
+    assert await mesh.call("10") == NEW_MARK
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_a_call_that_the_other_digest_answered_counts_for_the_one_that_failed(
+    mesh: Mesh, is_trusted: bool
+) -> None:
+    mesh.roll(100)
+    mesh.agents.dead = {NEW_MARK}
+    ended: list[Call] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, CallEndedEvent):
+            ended.append(event.call)
+
+    mesh.dispatcher.admission.events.subscribe(note)
+    assert await mesh.call(trace=TraceContext(id="12", trusted=is_trusted)) == OLD_MARK
+    mesh.dispatcher.admission.events.flush()
+    (call,) = ended
+    assert mesh.rollouts.digest_at_entrance(mesh.rollouts.rollouts[0], call) == NEW_MARK
 
 
 async def test_an_agent_that_only_the_new_digest_has_is_there_for_its_chains(mesh: Mesh) -> None:

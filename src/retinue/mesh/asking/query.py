@@ -142,6 +142,9 @@ def make_query(
     """
     if action is not None:
         return parse_query({"query_type": "action_details", "query_parameters": {"action_name": action}})
+    if isinstance(capabilities, str):
+        # its letters would be asked for, and nobody has them
+        raise _missing("capabilities", _NAMED, capabilities)
     if not capabilities:
         return Query("summary")
     asked = {"capabilities": list(capabilities), "match_type": match}

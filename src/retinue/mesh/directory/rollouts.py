@@ -84,6 +84,7 @@ class Rollouts:
         self._rollouts: tuple[Rollout, ...] = ()
         self._members: dict[str, dict[ListingKey, Entry]] = {}
         self._chosen: LRUCache[tuple[str, str], str] = LRUCache(keep)
+        self._entered: LRUCache[tuple[str, str], str] = LRUCache(keep)
 
     @property
     def rollouts(self) -> Sequence[Rollout]:
@@ -116,7 +117,12 @@ class Rollouts:
         chosen = {rollout.team: self.digest_of(rollout, call) for rollout in self._rollouts}
         for team, mark in chosen.items():
             self._chosen[team, trace.id] = mark
+            self._entered[team, call.id] = mark
         return _with_chosen(trace, known, chosen)
+
+    def digest_at_entrance(self, rollout: Rollout, call: Call) -> str:
+        """The mark of the digest that a call was sent to first, also if the other one answered it."""
+        return self._entered.get((rollout.team, call.id)) or self.digest_of(rollout, call)
 
     def follow(self, trace: TraceContext, candidate: Candidate) -> TraceContext:
         """The trace of a call to an agent; a chain that it takes over goes on with its digest."""
@@ -149,15 +155,16 @@ class Rollouts:
     def digest_of(self, rollout: Rollout, call: Call) -> str:
         """The mark of the digest that the chain of a call has chosen, or chooses now.
 
-        A run without a choice was started before the rollout and keeps the old digest. An exam asks the very
-        agent that it has chosen.
+        A chain that entered the mesh before the rollout, or a run, has no choice and keeps the old digest. An
+        exam asks the very agent that it has chosen.
         """
         trace = call.trace
         mark = self._find_choice(rollout, trace)
         if mark is None:
             named_mark = "" if call.listing is None else read_mark(call.listing.tag)
             if call.principal.kind != "run":
-                mark = rollout.choose(trace.id)
+                began_before = trace.trusted and trace.depth > 0
+                mark = rollout.old if began_before else rollout.choose(trace.id)
             elif not trace.depth and named_mark in (rollout.old, rollout.new):
                 mark = named_mark
             else:

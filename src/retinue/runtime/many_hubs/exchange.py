@@ -61,6 +61,7 @@ class MeshExchange:
         self._due = asyncio.Event()
         self._unsent: deque[News] = deque(maxlen=MAX_UNSENT)
         self._is_connected = False
+        self._may_miss_news = True
         self._answered_at = 0.0
         for topic in topics:
             topic.wake = self._due.set
@@ -84,6 +85,7 @@ class MeshExchange:
             try:
                 await self._news.wait(BEAT_S)
             except StateError:
+                self._may_miss_news = True
                 await asyncio.sleep(RETRY_S)
             self._due.set()
 
@@ -114,7 +116,8 @@ class MeshExchange:
 
     async def exchange(self) -> None:
         """Send what there is, and hear what others have sent; raises StateError."""
-        if not self._is_connected:
+        if self._may_miss_news:
+            self._may_miss_news = False
             for topic in self._topics.values():
                 await topic.connected()
         for topic in self._topics.values():
@@ -135,6 +138,7 @@ class MeshExchange:
                 _log.warning("news not understood", topic=news.topic, error=str(error))
 
     def _lose(self, problem: str) -> None:
+        self._may_miss_news = True
         if self._is_connected:
             self._is_connected = False
             _log.warning("no news of other hubs", error=problem)

@@ -2,17 +2,20 @@
 
 Each hub has them in its own file, so they are accepted while the database is away. The database holds the
 SHA-256 of each token, signed with the mesh key. A revoked token stays there as revoked, so that a hub which
-was away, or was restored from a backup, drops it.
+was away, or was restored from a backup, drops it. Each hub keeps the ids of revoked tokens as well, so that
+a database that is restored from a backup brings none of them back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 import structlog
@@ -26,11 +29,24 @@ from retinue.web.issued_tokens import IssuedToken, TokenFile, parse_token, rende
 WATCH_S = 0.5
 """Seconds between two looks at the file of tokens, each of which is one stat call."""
 
+SYNCHRONIZE_S = 60.0
+"""The longest time between two looks at the database, which may have been restored from a backup."""
+
 _KIND = "token"
 _SHARED = "shared_tokens.json"
-"""The ids of the tokens that were in the database at the last look; who is missing since was revoked here."""
 
 _log = structlog.get_logger("retinue.many_hubs")
+
+
+class _Known(NamedTuple):
+    """What a hub remembers of the tokens of its database, by id.
+
+    ``shared`` were in the file and in the database at the last look; one that is missing in the file since
+    was revoked here. ``revoked`` are never accepted again.
+    """
+
+    shared: frozenset[str] = frozenset()
+    revoked: frozenset[str] = frozenset()
 
 
 class SharedTokens(Topic):
@@ -38,13 +54,18 @@ class SharedTokens(Topic):
 
     name = "tokens"
 
-    def __init__(self, news: MeshNews, keys: Path, mesh_key: bytes) -> None:
+    def __init__(
+        self, news: MeshNews, keys: Path, mesh_key: bytes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._news = news
         self._keys = keys
         self._file = TokenFile(keys)
         self._mesh_key = mesh_key
+        self._clock = clock
+        self._read_at = clock()
         self._is_stale = True
         self._has_news = False
+        self._written: Sequence[Record] = ()
         self._seen: tuple[int, int, int] | None = None
 
     async def connected(self) -> None:
@@ -53,53 +74,66 @@ class SharedTokens(Topic):
     async def watch(self) -> None:
         """Look for changes of the file until cancelled."""
         while True:
-            if self._stamp() != self._seen:
-                self._is_stale = True
-                self.wake()
+            self.look()
             await asyncio.sleep(WATCH_S)
 
+    def look(self) -> None:
+        """Have the tokens synchronized if the file has changed since the last look."""
+        if self._stamp() != self._seen:
+            self._is_stale = True
+            self.wake()
+
     async def take(self) -> Sequence[bytes]:
-        if self._is_stale:
+        if self._is_stale or self._clock() - self._read_at >= SYNCHRONIZE_S:
             self._is_stale = False
             try:
-                self._has_news = await self.synchronize()
+                self._has_news |= await self.synchronize()
+                self._read_at = self._clock()
             except StateDamagedError as error:
                 _log.warning("tokens are not shared", error=error.message)
+            except BaseException:
+                self._is_stale = True
+                raise
         has_news, self._has_news = self._has_news, False
         return (b"1",) if has_news else ()
 
     async def hear(self, body: bytes) -> None:
-        await self.synchronize()
+        self._is_stale = True
+        self.wake()
 
     async def synchronize(self) -> bool:
-        """Bring file and database in step; whether the database has changed."""
-        rows = {row.id: row for row in await self._news.read_records(_KIND)}
-        rows = {token_id: row for token_id, row in rows.items() if self._is_signed(row)}
-        stamp = self._stamp()
+        """Bring file and database in step; whether others must hear of it. Raises StateError."""
+        records = await self._news.read_records(_KIND)
+        rows = {row.id: row for row in records if self._is_signed(row)}
+        # a change of the file from here on is looked at in the next round
+        self._seen = self._stamp()
         held = {token.id: token for token in self._file.list_all()}
-        shared = self._read_shared()
-        written = [self._render(token) for token_id, token in held.items() if token_id not in rows]
+        known = self._read_known()
+        removed = {token_id for token_id, row in rows.items() if row.is_removed}
+        revoked = known.revoked | (known.shared - held.keys()) | removed
+        unshared = held.keys() - rows.keys() - revoked
+        written = [self._render(token) for token_id, token in held.items() if token_id in unshared]
         written += [
             self._sign(Record(token_id, row.body, "", is_removed=True))
             for token_id, row in rows.items()
-            if token_id in shared and token_id not in held and not row.is_removed
+            if token_id in revoked and not row.is_removed
         ]
         if written:
             await self._news.write_records(_KIND, written)
-        revoked = [token_id for token_id in held if token_id in rows and rows[token_id].is_removed]
-        added = [
-            parse_token(orjson.loads(row.body))
+        dropped = held.keys() & revoked
+        added = {
+            token_id: parse_token(orjson.loads(row.body))
             for token_id, row in rows.items()
-            if not row.is_removed and token_id not in held and token_id not in shared
-        ]
-        if revoked or added:
-            self._file.merge(added, revoked)
-            stamp = self._stamp()
-            _log.info("tokens of other hubs", added=len(added), revoked=len(revoked))
-        current = {token_id for token_id in held if token_id not in revoked}
-        self._write_shared(current | {token.id for token in added})
-        self._seen = stamp
-        return bool(written)
+            if token_id not in held and token_id not in revoked
+        }
+        if dropped or added:
+            # in a thread, because a command may hold the lock of the file
+            await asyncio.to_thread(self._file.merge, added.values(), dropped)
+            _log.info("tokens of other hubs", added=len(added), revoked=len(dropped))
+        self._write_known(_Known(frozenset(held.keys() - dropped | added.keys()), revoked))
+        # what is written again and again, because another hub has another key, is told once
+        is_told, self._written = written == self._written, written or self._written
+        return bool(written) and not is_told
 
     def _render(self, token: IssuedToken) -> Record:
         return self._sign(Record(token.id, orjson.dumps(render_token(token)), ""))
@@ -121,14 +155,16 @@ class SharedTokens(Topic):
             return (status.st_mtime_ns, status.st_ino, status.st_size)
         return None
 
-    def _read_shared(self) -> frozenset[str]:
+    def _read_known(self) -> _Known:
         try:
-            return frozenset(map(str, orjson.loads((self._keys / _SHARED).read_bytes())))
-        except (OSError, orjson.JSONDecodeError, TypeError):
-            return frozenset()
+            known = orjson.loads((self._keys / _SHARED).read_bytes())
+            return _Known(*(frozenset(map(str, known[name])) for name in _Known._fields))
+        except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
+            return _Known()
 
-    def _write_shared(self, ids: set[str]) -> None:
-        if ids != self._read_shared():
+    def _write_known(self, known: _Known) -> None:
+        if known != self._read_known():
             path = self._keys / _SHARED
             with storage_errors(path):
-                replace_file(path, orjson.dumps(sorted(ids)), mode=0o600)
+                body = orjson.dumps({name: sorted(ids) for name, ids in known._asdict().items()})
+                replace_file(path, body, mode=0o600)

@@ -56,6 +56,12 @@ def child_name(team: Team, target: str) -> str:
     return f"{team.name}@{team.digest[7:19]}/{target}"
 
 
+def list_targets(team: Team) -> list[str]:
+    """The targets of the children of a digest: its agents and its models."""
+    models = [f"llm.{name}" for name in team.definition.llm]
+    return [*(agent.target for agent in team.definition.agents), *models]
+
+
 def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[TeamProgram]:
     """The children of all active teams. A team that cannot be read is reported, and the others run."""
     specs: list[TeamProgram] = []

@@ -24,7 +24,7 @@ from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
 from retinue.mesh.entry import Entry
 from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.runtime.teams.comparison import DigestFigures, find_worse
-from retinue.runtime.teams.programs import child_name, read_installed
+from retinue.runtime.teams.programs import child_name, list_targets, read_installed
 from retinue.runtime.teams.rollout import Stage, StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.team.package import Team
@@ -45,7 +45,8 @@ _log = structlog.get_logger("retinue.teams")
 class MeshOfRollout:
     """What a rollout needs of its hub.
 
-    ``open_record`` gives the whole record of an entry, ``count_calls`` its calls in flight. ``examine``
+    ``list_named`` gives the entries of a name, ``open_record`` the whole record of an entry, and
+    ``count_calls`` its calls in flight. ``examine``
     makes the entrance exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it.
     ``run_workflow`` starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and
     chose this mark, or started before a time without a choice.
@@ -53,6 +54,7 @@ class MeshOfRollout:
 
     rollouts: Rollouts
     dispatch: Callable[[Call], Awaitable[Outcome]]
+    list_named: Callable[[str], Sequence[Entry]]
     open_record: Callable[[Entry], Awaitable[AgentRecord | None]]
     count_calls: Callable[[Entry], int]
     examine: Callable[[Entry, TraceContext], Awaitable[None]]
@@ -106,7 +108,7 @@ class RolloutStages:
             return
         for rollout in self.mesh.rollouts.rollouts:
             if rollout.team == self.name:
-                mark = self.mesh.rollouts.digest_of(rollout, event.call)
+                mark = self.mesh.rollouts.digest_at_entrance(rollout, event.call)
                 members = self.mesh.rollouts.list_members(mark)
                 if event.call.principal != CHECKER and event.outcome.agent in {m.name for m in members}:
                     self.figures.setdefault(mark, DigestFigures()).add(event.outcome)
@@ -123,23 +125,42 @@ class RolloutStages:
 
     async def _wait_for_programs(self, stored: StoredRollout, team: Team) -> None:
         deadline = time.monotonic() + READY_WITHIN_S
-        while (waiting := await self._find_waiting(team)) is not None:
+        while (waiting := await self._find_waiting(stored, team)) is not None:
             if time.monotonic() > deadline:
                 problem = f"{waiting} did not answer within {READY_WITHIN_S:.0f} s"
                 raise TeamRefusedError("check_failed", self.name, problem)
             await self._pause(stored)
 
-    async def _find_waiting(self, team: Team) -> str | None:
+    async def _find_waiting(self, stored: StoredRollout, team: Team) -> str | None:
         news = self.store.read_children()
-        for agent in team.definition.agents:
-            row = news.get(child_name(team, agent.target), {})
+        for target in list_targets(team):
+            row = news.get(child_name(team, target), {})
             if row.get("error"):
                 raise TeamRefusedError("check_failed", self.name, str(row["error"]))
             if not row.get("url"):
-                return agent.target
+                return target
+        for name in team.definition.imports:
+            if not await self._is_connected(stored, team, name):
+                return name
         listed = {entry.name for entry in self._members(team.digest)}
         names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
         return next(iter(sorted(names - listed)), None)
+
+    async def _is_connected(self, stored: StoredRollout, team: Team, name: str) -> bool:
+        """Whether an import offers its locked tools.
+
+        One that the old digest has, too, runs as that one until the new digest has all chains.
+        """
+        locked = {tool.id for tool in team.lock.imports[name].tools} if name in team.lock.imports else set()
+        old = read_installed(self.store, self.name, stored.old)
+        if name in old.definition.imports:
+            locked = set()
+        for entry in self.mesh.list_named(name):
+            record = await self.mesh.open_record(entry)
+            offered = set() if record is None else {skill.id for skill in record.skills}
+            if (offered or entry.health == "healthy") and locked <= offered:
+                return True
+        return False
 
     async def _compare_cards(self, team: Team) -> None:
         locked_agents = {locked.name: locked for locked in team.lock.agents.values() if locked.skills}
@@ -236,23 +257,26 @@ class RolloutStages:
                 stored = replace(stored, held_by=held_by)
                 self._change(stored, partial(_with_rollout, stored))
             await self._pause(stored)
-        self._end(stored)
+        await self._end(stored)
 
     async def _end_failed(self, stored: StoredRollout) -> None:
         """Wait for the calls in flight of the digest that failed."""
         until = stored.entered_at + min(BACK_WITHIN_S, stored.drain_s)
         while self.now() < until and self._counts_calls(stored.new):
             await self._pause(stored)
-        self._end(stored)
+        await self._end(stored)
 
-    def _end(self, stored: StoredRollout) -> None:
+    async def _end(self, stored: StoredRollout) -> None:
         """Leave the team with the digest that it has now, and with the names of that one.
 
-        The secrets of a digest that failed are removed.
+        The secrets of a digest that failed are removed. Waits while a command starts another digest of the
+        team, which may end this rollout.
         """
         unused: list[str] = []
 
         def change(row: TeamRow) -> TeamRow:
+            if not row.is_settled:
+                return row
             names = sorted(read_installed(self.store, self.name, row.active or "").names)
             ended = self.store.keep_only(replace(row, names=names, rollout={}))
             if stored.stage == "back":
@@ -261,7 +285,8 @@ class RolloutStages:
             unused.extend({*row.secrets.values()} - {*ended.secrets.values()})
             return ended
 
-        self._change(stored, change)
+        while not self._change(stored, change).is_settled:
+            await self._pause(stored)
         for file in unused:
             self.store.remove_secrets(self.name, file)
 
@@ -299,8 +324,8 @@ class RolloutStages:
         _log.info("rollout", team=self.name, digest=stored.new, stage=stage, weight=entered.weight)
         self._change(stored, partial(_with_rollout, entered))
 
-    def _change(self, stored: StoredRollout, change: Callable[[TeamRow], TeamRow]) -> None:
-        """Write the row, unless a command has removed or replaced the rollout meanwhile."""
+    def _change(self, stored: StoredRollout, change: Callable[[TeamRow], TeamRow]) -> TeamRow:
+        """Write the row, unless a command has removed or replaced the rollout meanwhile; returns it."""
 
         def change_own(row: TeamRow) -> TeamRow:
             current = read_rollout(row)
@@ -308,8 +333,9 @@ class RolloutStages:
                 raise _EndedError
             return change(row)
 
-        self.store.change_row(self.name, change_own)
+        row = self.store.change_row(self.name, change_own)
         self.mesh.apply()
+        return row
 
     async def _pause(self, stored: StoredRollout) -> None:
         """Wait a moment; ends where a command has removed or replaced the rollout."""
@@ -338,7 +364,7 @@ class RolloutStages:
     def _count_ends(self, team: Team) -> int:
         """How often programs of a digest have ended since the hub started."""
         news = self.store.read_children()
-        children = [child_name(team, agent.target) for agent in team.definition.agents]
+        children = [child_name(team, target) for target in list_targets(team)]
         return sum(int(news.get(child, {}).get("ends", 0)) for child in children)
 
     def _figures_of(self, digest: str) -> DigestFigures:

@@ -154,7 +154,8 @@ class TeamStore:
                     remedy = f"retinue down {other.name}"
                     raise TeamRefusedError("name_taken", row.name, problem, remedy=remedy)
             undo = document.get(row.name, {})
-            claim = replace(row, names=sorted(claimed | {*row.names}), undo=undo)
+            current = self._parse_rows(document).get(row.name, row)  # the hub may have ended its rollout
+            claim = replace(current, names=sorted(claimed | {*row.names}), undo=undo)
             document[row.name] = asdict(claim)
         try:
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -89,9 +89,14 @@ async def iterate_content(content: Content) -> AsyncGenerator[bytes, None]:
                 yield piece
         finally:
             await asyncio.to_thread(file.close)
-    else:
+    elif isinstance(content, AsyncIterable):
         async for piece in content:
             yield piece
+    else:
+        raise InvalidRequestError(
+            f"the content is a {type(content).__name__}",
+            remedy="give bytes, the path of a file, or an asynchronous iterator of bytes",
+        )
 
 
 def measure(content: Content) -> int | None:

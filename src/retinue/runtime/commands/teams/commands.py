@@ -43,6 +43,7 @@ from retinue.runtime.commands.teams.upgrading import (
     find_open_rollout,
     follow_rollout,
     refuse_other_rollout,
+    wait_for_drain,
 )
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
@@ -225,6 +226,7 @@ class TeamCommands:
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
+        await wait_for_drain(self._store, self._state, team, options.rollout, echo)
         with self._store.changing(team.name) as row:
             refuse_other_rollout(row, team.digest)
             is_asked = find_open_rollout(row) is not None

@@ -13,7 +13,7 @@ from retinue.core.errors import RetinueError, TeamRefusedError
 from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.client import RunFollower
 from retinue.runtime.commands.teams.names import PAGE, find_mark
-from retinue.runtime.teams.programs import child_name
+from retinue.runtime.teams.programs import child_name, list_targets
 from retinue.runtime.teams.store import TeamStore
 from retinue.team.package import Team
 
@@ -30,12 +30,10 @@ async def wait_until_ready(
     Raises TeamRefusedError with the first program that failed, or that is not there in time.
     """
     deadline = time.monotonic() + READY_WITHIN_S
-    children = [child_name(team, agent.target) for agent in team.definition.agents]
+    children = [child_name(team, target) for target in list_targets(team)]
     programs = len(children) + len(team.definition.imports)
     secrets = secrets or {}
-    children += sorted(secrets.keys() - {*children})
     names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
-    names |= {*team.definition.imports}
     while True:
         news = store.read_children()
         failed = [
@@ -45,7 +43,7 @@ async def wait_until_ready(
         if failed:
             raise TeamRefusedError("check_failed", team.name, failed[0][1])
         if not waiting:
-            missing = await _find_missing(client, names, mark_of(team.digest))
+            missing = await _find_missing(client, names, team)
             if not missing:
                 return programs
             waiting = missing
@@ -60,15 +58,23 @@ def _runs(news: Mapping[str, Any], secrets: str | None) -> bool:
     return bool(news.get("url")) and (secrets is None or news.get("secrets") == secrets)
 
 
-async def _find_missing(client: MeshClient, names: set[str], mark: str) -> list[str]:
-    """The agents and imports that the hub does not list as available; those of another digest are ending."""
+async def _find_missing(client: MeshClient, names: set[str], team: Team) -> list[str]:
+    """The agents that the hub does not list as available, and the imports that do not offer their tools.
+
+    An agent of another digest is ending, so it does not count.
+    """
     reply = await read_agents(client.get, {"limit": PAGE})
-    available = {
-        row["name"]
-        for row in reply["agents"]
-        if row.get("status") != "unavailable" and find_mark(row) in ("", mark)
-    }
-    return sorted(names - available)
+    rows = {row["name"]: row for row in reply["agents"] if row.get("status") != "unavailable"}
+    available = {name for name, row in rows.items() if find_mark(row) in ("", mark_of(team.digest))}
+    waiting = [name for name in team.definition.imports if not _is_connected(team, name, rows.get(name, {}))]
+    return [*sorted(names - available), *waiting]
+
+
+def _is_connected(team: Team, name: str, row: Mapping[str, Any]) -> bool:
+    """Whether the row of an import has its locked tools; without locked ones, any tool or a good health."""
+    offered = {*row.get("skills", ())}
+    locked = {tool.id for tool in team.lock.imports[name].tools} if name in team.lock.imports else set()
+    return locked <= offered and (bool(offered) or row.get("health") == "available")
 
 
 async def pass_check(team: Team, client: MeshClient, echo: Callable[[str], None]) -> int:

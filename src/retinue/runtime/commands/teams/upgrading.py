@@ -16,6 +16,7 @@ from retinue.team.definition import RolloutTable
 from retinue.team.package import Team
 
 _POLL_S = 0.1
+_TOLD_AFTER_S = 2.0
 HUB_BACK_WITHIN_S = 60.0
 """How long a command waits for a hub that has ended; the rollout goes on whenever the hub starts."""
 
@@ -44,6 +45,26 @@ def refuse_other_rollout(row: TeamRow, digest: str | None) -> None:
             f"wait, or stop that: retinue down {row.name}",
             5.0,
         )
+
+
+async def wait_for_drain(
+    store: TeamStore, state: State, team: Team, options: RolloutOptions, echo: Callable[[str], None]
+) -> None:
+    """Wait until a digest that ends its calls and runs has ended, unless ``team`` is one of the two.
+
+    With ``drain_s`` 0 it ends at once; without a hub it does not run.
+    """
+    is_told = False
+    while options.drain_s != 0 and state.read_hub() is not None:
+        rollout = read_rollout(store.read_rows().get(team.name, TeamRow(team.name)))
+        if rollout is None or rollout.is_open or team.digest in (rollout.old, rollout.new):
+            return
+        if not is_told and time.time() - rollout.entered_at > _TOLD_AFTER_S:
+            is_told = True
+            ending = rollout.old if rollout.stage == "drain" else rollout.new
+            runs = f" (runs: {', '.join(rollout.held_by)})" if rollout.held_by else ""
+            echo(f"waiting for the end of {ending[:19]}…{runs}; --drain 0 ends it now")
+        await asyncio.sleep(_POLL_S)
 
 
 def ask_for_rollout(

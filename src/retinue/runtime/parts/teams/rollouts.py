@@ -258,6 +258,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
     return MeshOfRollout(
         rollouts=rollouts,
         dispatch=dispatcher.dispatch,
+        list_named=lambda name: directory.list_named(name),
         open_record=open_record,
         count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
         examine=examine,

@@ -1,0 +1,132 @@
+"""A program that uses a connection wrongly gets an error with a remedy, and no traceback of the inside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue import Agent, Context
+from retinue.client.mesh_connection import MeshConnection
+from retinue.client.sync_connection import LoopThread
+from retinue.core.errors import (
+    InputRequiredError,
+    InvalidParametersError,
+    InvalidRequestError,
+    InvalidSettingError,
+)
+from tests.client.scripted_hub import ScriptedHub
+from tests.serving import serve_app
+from tests.system import System
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": 9000}, "url: int is not a text"),
+        ({"token": b"x"}, "token: bytes is not a text"),
+        ({"token": "x\ny"}, "token: it has a line break"),
+        ({"timeout_s": "5"}, "timeout_s: '5' is not a number above 0"),
+        ({"timeout_s": float("nan")}, "timeout_s: nan is not a number above 0"),
+        ({"retries": -1}, "retries: -1 is not a whole number from 0"),
+        ({"on_question": "yes"}, "on_question: str is not a function"),
+    ],
+)
+def test_an_option_of_another_form_is_refused_before_anything_is_sent(
+    options: dict[str, Any], message: str
+) -> None:
+    for connect in (retinue.connect, retinue.connect_sync):
+        with pytest.raises(InvalidSettingError, match=message) as refused:
+            connect(**options)
+        assert refused.value.remedy
+
+
+async def test_an_argument_of_another_form_is_named_before_anything_is_sent() -> None:
+    hub = ScriptedHub(work=lambda params: 1)
+    text: Any = "greet"
+    async with serve_app(hub) as url, retinue.connect(url) as mesh:
+        wrong: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "timeout_s": lambda value: mesh.call("work", {}, timeout_s=value),
+            "key": lambda value: mesh.call("work", {}, key=value),
+            "agent": lambda value: mesh.call("work", {}, agent=value),
+            "skill": mesh.call,
+        }
+        for name, use in wrong.items():
+            with pytest.raises(InvalidParametersError) as refused:
+                await use(b"5")
+            assert refused.value.problems[0].path == name
+        # the letters of a text are a list, too, and nobody offers them
+        with pytest.raises(InvalidParametersError, match="capabilities"):
+            await mesh.ask_agents(text)
+        with pytest.raises(InvalidParametersError, match="agents"):
+            await mesh.ask_agents(["greet"], agents=text)
+        number: Any = 5
+        with pytest.raises(InvalidRequestError, match="the content is a int"):
+            await mesh.save(number)
+    assert not hub.connections
+
+
+async def test_a_closed_connection_is_not_opened_again() -> None:
+    hub = ScriptedHub(work=lambda params: 1)
+    async with serve_app(hub) as url:
+        async with retinue.connect(url) as mesh:
+            assert await mesh.call("work") == 1
+        with pytest.raises(InvalidRequestError, match="is closed") as closed:
+            await mesh.call("work")
+        assert "connect()" in closed.value.remedy
+        await mesh.aclose()
+
+
+async def test_a_connection_of_another_event_loop_is_refused() -> None:
+    hub = ScriptedHub(work=lambda params: 1)
+
+    async def use(mesh: MeshConnection) -> None:
+        with pytest.raises(InvalidRequestError, match="another event loop") as refused:
+            await mesh.call("work")
+        assert "connect_sync()" in refused.value.remedy
+        with pytest.raises(InvalidRequestError, match="another event loop"):
+            await mesh.aclose()
+
+    async with serve_app(hub) as url, retinue.connect(url) as mesh:
+        assert await mesh.call("work") == 1
+        thread = LoopThread()
+        await asyncio.to_thread(thread.run, use(mesh))
+        await asyncio.to_thread(thread.close)
+        assert await mesh.call("work") == 1
+
+
+def test_a_connection_of_the_process_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = retinue.connect_sync("http://127.0.0.1:1")
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+    with pytest.raises(InvalidRequestError, match="forked") as refused:
+        mesh.agents()
+    assert "in each process" in refused.value.remedy
+    mesh.close()
+
+
+async def test_a_question_without_a_handler_names_the_option(system: System) -> None:
+    agent = Agent("asking-agent")
+
+    @agent.skill
+    async def greet(ctx: Context) -> str:
+        """Greets a person."""
+        return f"Hello, {await ctx.elicit('Who are you?', str)}"
+
+    await system.start_agent(agent)
+    await system.start_hub()
+    async with retinue.connect() as mesh:
+        with pytest.raises(InputRequiredError, match="Who are you") as asked:
+            await mesh.call("greet")
+        assert "on_question" in asked.value.remedy
+        # errors of the hub have their own class, not that of an agent's fault
+        with pytest.raises(InvalidSettingError, match="no range of versions"):
+            await mesh.call("greet", version="abc")
+        run = await mesh.start({"name": "ended", "steps": [{"id": "a", "wait_for": {"topic": "go"}}]})
+        await run.cancel()
+        with pytest.raises(InvalidRequestError, match="has ended"):
+            await run.signal("go", 1)
