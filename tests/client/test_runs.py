@@ -17,6 +17,7 @@ from retinue.core.errors import (
     CallCancelledError,
     CallTimedOutError,
     DefinitionError,
+    InvalidParametersError,
     RetinueError,
     StepFailedError,
 )
@@ -79,6 +80,13 @@ async def test_a_run_is_started_followed_and_returns_its_output(system: System) 
         assert [row["run"] for row in await mesh.runs(workflow="plan")] == ["tonight"]
         assert (await mesh.start(FLOW, {"text": "one two"}, id="tonight")).id == "tonight"
         assert len(await mesh.runs()) == 1
+        # a workflow whose parameters have defaults needs no input
+        eager = {"name": "eager", "input": {"type": "object"}, "steps": APPROVED["steps"]}
+        eager_run = await mesh.start(eager)
+        assert (await eager_run.show())["input"] == {}
+        await eager_run.cancel()
+        with pytest.raises(InvalidParametersError, match="missing required field 'text'"):
+            await mesh.start(eager | {"input": {"type": "object", "required": ["text"]}})
 
 
 async def test_a_step_that_waits_is_answered(system: System) -> None:

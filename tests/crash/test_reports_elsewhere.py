@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import urllib3
 
 import retinue
 from retinue.workflows.durable.database import RunDatabase
@@ -109,6 +110,14 @@ class Watchers:
             pytest.fail(f"{program!r} or {mcp!r} did not come: {self.in_program} {self.over_mcp}")
 
 
+def read_page(url: str, token: str) -> str:
+    """The page of the run on the dashboard, as its script reads it again and again."""
+    with urllib3.PoolManager(retries=False, timeout=10.0) as http:
+        page = http.request("GET", f"{url}/ui/runs/r", headers={"authorization": f"Bearer {token}"})
+    assert page.status == 200
+    return page.data.decode()
+
+
 async def count_watches(url: str) -> int:
     database = RunDatabase(url)
     try:
@@ -162,6 +171,7 @@ async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_execute
         stays["complete 1"].unlink()
         await reach("complete 2")
         await watchers.see("t/turn-3/model text Turn 2 is written.", "Turn 2 is written.")
+        assert "Turn 2 is written." in await asyncio.to_thread(read_page, watchers.url, token)
         stays["written 2"].unlink()
         await reach("add 2")
         await watchers.see("t/turn-3/call-1 step_started", "")

@@ -58,6 +58,7 @@ FOUND = {
         "from urllib.request import urlopen; x = urlopen('http://x')",
     ],
     "run.gather(*steps)": ["await asyncio.gather(run.call('a'))", "threading.Thread(target=read).start()"],
+    "await before": ["run.call('a')", "run.options(retry=2).step(read)", "run.log('a')"],
     "timeout_s": ["async with asyncio.timeout(1): pass"],
     "run.log(text)": ["print(names)", "logging.info('x')", "LOG.warning('x')"],
     "sorted(…)": [
@@ -77,6 +78,8 @@ NOT_FOUND = [
     "x = read('x')",
     "time = await run.now(); x = time.time()",
     "x = names.open()",
+    "x = [run.call('a')]; await run.gather(*x)",
+    "run.undo('a', {})",
 ]
 
 

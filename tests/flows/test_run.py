@@ -277,7 +277,9 @@ async def test_a_failed_run_undoes_what_was_registered_last_first() -> None:
     async def books(run: Run) -> None:
         for place in ("hotel", "flight"):
             booked = await run.call("book", {"place": place})
-            run.undo("cancel", {"booking": booked})
+            undo = run.undo("cancel", {"booking": booked})
+            if place == "flight":  # it takes effect without await, and with it
+                await undo
         raise ValueError("no visa")
 
     run = await run_workflow(
@@ -297,6 +299,31 @@ async def test_a_failed_run_undoes_what_was_registered_last_first() -> None:
 async def test_the_input_is_checked_against_the_types_before_the_run() -> None:
     with pytest.raises(InvalidParametersError, match="modules"):
         await run_workflow(plans, {"modules": "textwrap"})
+
+
+async def test_the_output_is_checked_against_the_return_type_and_a_wrong_one_undoes_the_run() -> None:
+    @workflow
+    async def counts(run: Run) -> int:
+        run.undo("cancel", {"booking": "b"})
+        count: int = await run.call("work")
+        return count
+
+    assert (await run_workflow(counts, skills={"work": 3})).get() == 3
+    failed = await run_workflow(counts, skills={"work": "three", "cancel": None})
+    with pytest.raises(StepFailedError, match="the value must be integer; it is a string"):
+        failed.get()
+    assert failed.calls[-1] == ("cancel", {"booking": "b"})
+
+
+async def test_a_text_as_the_time_of_a_sleep_is_named_with_the_remedy() -> None:
+    @workflow
+    async def sleeps(run: Run, text: str) -> None:
+        seconds: Any = text
+        await run.sleep(seconds)
+
+    failed = await run_workflow(sleeps, {"text": "5m"})
+    with pytest.raises(ExecutionFailedError, match=r"test_run.py:\d+: .*'5m' is not a number of seconds"):
+        failed.get()
 
 
 CHILD = """

@@ -203,7 +203,7 @@ async def test_wrong_options_are_named(options: dict[str, Any], problem: str) ->
     @workflow
     async def ask(run: Run) -> str:
         with pytest.raises(InvalidSettingError, match=problem):
-            run.think("a", **options)
+            await run.think("a", **options)
         return "refused"
 
     assert (await run_workflow(ask)).get() == "refused"

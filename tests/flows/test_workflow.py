@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from retinue import InvalidSettingError, Run, workflow
 from retinue.flows.body import HostedWorkflows
-from retinue.flows.modules import load_hosted, load_workflows
+from retinue.flows.modules import add_files, load_hosted, load_workflows
 from retinue.plugins import Plugin
 from retinue.workflows.definitions.run_forms import CodeRun, WholeRun, parse_form, render_form
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode, explain_missing
@@ -150,6 +150,19 @@ def test_a_file_of_the_settings_that_has_no_workflow_or_a_taken_name_is_refused(
         lambda: load_hosted([write("broken_flows.py", "1 / 0")]),
         "^workflows.modules: importing .*broken_flows.py raised ZeroDivisionError",
     )
+
+
+def test_a_file_of_a_command_replaces_another_version_of_it_in_the_settings(tmp_path: Path) -> None:
+    new, old, other = (tmp_path / name for name in ("flows.py", "old/flows.py", "other.py"))
+    old.parent.mkdir()
+    new.write_text(FLOW)
+    old.write_text(FLOW.replace('"greet"', '"welcome"'))
+    other.write_text(FLOW.replace("hello", "goodbye"))
+    modules = add_files([str(new), str(other)], [str(old)])
+    assert modules == (str(other), str(old))
+    assert [one.definition.name for one in load_hosted(modules).list_loaded()] == ["goodbye", "hello"]
+    # two versions in the settings are a mistake, whose message tells them apart
+    _refused(lambda: load_hosted([str(new), str(old)]), f"{new}:4 and {old}:4 have this name")
 
 
 def test_a_file_with_the_name_of_a_module_hides_it_from_nobody(tmp_path: Path) -> None:

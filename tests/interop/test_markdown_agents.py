@@ -21,6 +21,7 @@ from retinue.markdown.agent import ThinkingAgent
 from retinue.markdown.definition import parse_agent
 from retinue.web.issued_tokens import TokenFile
 from tests.doors.message_worker import say
+from tests.doors.test_asking_clients import Person, issue
 from tests.doors.test_markdown_agents import FILE
 from tests.doors.test_think_runs import make_counter
 from tests.interop.test_a2a_sdk import VERSIONS, call, message_for, open_client
@@ -139,6 +140,43 @@ async def test_the_bridge_of_mcp(mesh: Mesh) -> None:
         names = [tool.name for tool in (await client.list_tools()).tools]
         (name,) = [name for name in names if "researcher" in name]
         mesh.check(texts(await client.call_tool(name, PROMPT))[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_of_mcp_whose_token_approves_is_asked_about_a_call_that_waits(
+    system: System, wire: Wire, mode: str
+) -> None:
+    """One client says yes and one says no; a client without the scope is not asked."""
+    model = await start_tools(system)
+    text = EXPOSED.replace("  expose: true", "  expose: true\n  approve: counter/*")
+    await system.start_agent(ThinkingAgent(parse_agent(text, "researcher.md")), has_runs=True)
+    hub = await system.start_hub(durable=True)
+    await hub.mesh.directory.refresh()
+
+    async def ask(person: Person, token: str) -> str:
+        url = f"{hub.url}/mcp"
+        async with connect(url, mode, authorization=token, elicitation_callback=person) as client:
+            return texts(await client.call_tool("researcher__researcher", PROMPT))[0]
+
+    approver = issue(system, "exposed", "mesh", "approves")
+    person, refuser, member = Person(), Person(approves=False), Person()
+    async with asyncio.timeout(2 * WAIT_S):
+        assert await ask(person, approver) == "It is 7."
+        question = 'counter/count with {"number":7}? the step asks a person before counter/count.'
+        assert person.messages == [question]
+        assert "\n7\n" in model.list_results()[0]
+        assert await ask(refuser, approver) == "It is 7."
+        assert "a person refused it: as agreed" in model.list_results()[0]
+        waiting = asyncio.create_task(ask(member, issue(system, "exposed", "mesh")))
+        listing: list[Any] = []
+        while not listing:
+            reply = await wire.call(hub.url, "list_approvals", {"state": "open"}, authorization=approver)
+            listing = reply.result["approvals"]
+            await asyncio.sleep(0.05)
+        answer = {"approval": listing[0]["approval"], "verdict": "yes"}
+        await wire.call(hub.url, "answer_approval", answer, authorization=approver)
+        assert await waiting == "It is 7."
+    assert member.messages == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)

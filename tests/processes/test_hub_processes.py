@@ -15,6 +15,7 @@ from typing import Any
 import urllib3
 
 from retinue.storage.state import State
+from retinue.web.issued_tokens import TokenFile
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 
 _AGENT_CALLS = re.compile(r'^retinue_calls_total\{agent="one-agent".*\} (\d+)', re.MULTILINE)
@@ -215,6 +216,19 @@ def test_what_one_process_begins_any_other_goes_on_with(
         replies = [client.call_tool("asking__echo", {"text": "a"}) for client in clients * 3]
         assert sum(not reply.get("isError") for reply in replies) == 5
         wait_until(lambda: 'policy="few"} 12.0' in _metrics(url), "the leader has all decisions")
+        # a revoked token is refused by all processes
+        issued, token = TokenFile(retinue_home / "keys").issue(["mesh"], name="ci")
+        wait_until(lambda: all(client.accepts(token) for client in clients), "all processes accept the token")
+        TokenFile(retinue_home / "keys").revoke(issued.id)
+        wait_until(lambda: not any(client.accepts(token) for client in clients), "no process accepts it")
+        # the next leader goes on with a session
+        (fork_server,) = _list_children(hub.process.pid)
+        _kill(_find_leader(retinue_home, _list_children(fork_server)))
+        again = _Client(port)
+        assert "asking__echo" in {
+            tool["name"] for tool in again.ask_in(session, 9, "tools/list", {})["tools"]
+        }
+        assert again.call_in(session, 10, "asking__echo", {"text": "a"})["isError"], "the limit still holds"
 
 
 class _Client:
@@ -231,6 +245,13 @@ class _Client:
 
     def knows_agent(self) -> bool:
         return "result" in self._call_tool("asking__echo", {"text": "a"}, {})
+
+    def accepts(self, token: str) -> bool:
+        """Whether the process of this connection accepts a token."""
+        request = {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": {"text": "a"}}
+        reply, _ = self._post("/agents/asking/execute", request, {"authorization": f"Bearer {token}"})
+        assert reply.status in (200, 401, 403), reply.data
+        return bool(reply.status != 401)
 
     def call_tool(
         self, name: str, arguments: object, *, can_be_asked: bool = False, **params: object
@@ -267,10 +288,14 @@ class _Client:
         return session
 
     def call_in(self, session: str, number: int, name: str, arguments: object) -> dict[str, Any]:
-        params = {"name": name, "arguments": arguments}
-        request = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        return self.ask_in(session, number, "tools/call", {"name": name, "arguments": arguments})
+
+    def ask_in(self, session: str, number: int, method: str, params: object) -> dict[str, Any]:
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         head = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
-        result: dict[str, Any] = self._post("/mcp", request, head)[1]["result"]
+        _, reply = self._post("/mcp", request, head)
+        assert "result" in reply, reply
+        result: dict[str, Any] = reply["result"]
         return result
 
     def a2a(self, method: str, params: object) -> dict[str, Any]:

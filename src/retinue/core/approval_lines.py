@@ -7,7 +7,24 @@ whether the wait is over.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+MAX_SHOWN_CHARACTERS = 4_000
+"""A client shows arguments up to this length whole; longer ones are read and answered elsewhere."""
+
+QUESTION_FORM: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "approve": {"type": "boolean", "title": "Approve this call"},
+        "comment": {"type": "string", "title": "Comment"},
+    },
+    "required": ["approve"],
+}
+"""The form with which the person at a client answers."""
 
 _LINE = re.compile(
     r"(?P<step>\S+/answer-\d+): (?:answered|nobody answered in time"
@@ -22,6 +39,12 @@ class ApprovalLine:
 
     step: str
     approval: str | None
+
+
+def render_question(agent: str, skill: str, arguments: Mapping[str, Any], reason: str) -> str | None:
+    """The question for the person at a client; None for arguments that are too long to be shown whole."""
+    text = orjson.dumps(arguments).decode()
+    return None if len(text) > MAX_SHOWN_CHARACTERS else f"{agent}/{skill} with {text}? {reason}."
 
 
 def render_open(step: str, question: str, approval: str) -> str:

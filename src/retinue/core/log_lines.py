@@ -40,7 +40,8 @@ class JsonLines:
 
     def write_calls(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write one line for each call, as ``info("call", **row)`` of a logger does, without its cost."""
-        lines = [render_json_line(None, "info", {**row, **_KIND}) for row in rows]
+        bound = structlog.contextvars.get_contextvars()
+        lines = [render_json_line(None, "info", {**bound, **row, **_KIND}) for row in rows]
         if lines:
             self._stream.write("\n".join(lines) + "\n")
             self._stream.flush()

@@ -13,9 +13,11 @@ from retinue.core.errors import (
     ExecutionFailedError,
     InvalidSettingError,
     NondeterminismError,
+    OutputInvalidError,
     RetinueError,
     StepFailedError,
 )
+from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.interpreter.saga import compensate, finish_undoing
@@ -47,10 +49,14 @@ class HostedWorkflows:
         """
         known = self._workflows.setdefault(workflow.name, workflow)
         if not known.is_same(workflow):
+            places = [f"{each.place.file}:{each.place.line}" for each in (known, workflow)]
+            if known.place.file == workflow.place.file:
+                places = [
+                    f"{each.function.__code__.co_filename}:{each.place.line}" for each in (known, workflow)
+                ]
             raise InvalidSettingError(
                 f"workflow {workflow.name}",
-                f"both {known.place.file}:{known.place.line} and {workflow.place.file}:{workflow.place.line} "
-                "have this name",
+                f"both {' and '.join(places)} have this name",
                 remedy='give one of them another: @workflow(name="…")',
             )
 
@@ -108,6 +114,7 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
     try:
         arguments = workflow.signature.bind(request.input or {}, run)
         value = workflow.signature.encode(await workflow.function(**arguments))
+        _check_output(workflow, value)
     except (DurableRuleError, NondeterminismError):
         raise
     except (Exception, SystemExit) as error:  # SystemExit would end this process, and again after each start
@@ -116,6 +123,13 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
         raise failed from error
     frame.record_usage()
     return value
+
+
+def _check_output(workflow: CodeWorkflow, value: Any) -> None:
+    """Raises OutputInvalidError for a value that is not of the annotated type."""
+    schema = workflow.definition.output_schema
+    if schema is not None and (problems := compile_schema(schema, "output").problems(value)):
+        raise OutputInvalidError(workflow.name, problems)
 
 
 async def _undo(frame: Frame, failed: RetinueError) -> RetinueError:

@@ -97,6 +97,11 @@ RULES = (
         frozenset({"builtins.print"}) | _names("logging", *_LOGGING) | _names("logging.Logger", *_LOGGING),
     ),
 )
+_NOT_AWAITED = Rule("is not awaited, so that nothing happens", "write await before it")
+_STEPS = ("call", "elicit", "gather", "now", "race", "random", "receive", "save", "sleep", "step", "think")
+_AWAITED = frozenset((*_STEPS, "log", "patched", "workflow"))
+"""The methods of a run that do nothing until they are awaited."""
+
 _OF_SETS = Rule("has another order in each process", "use sorted(…)", _names("builtins", "set", "frozenset"))
 
 
@@ -142,9 +147,22 @@ def find_hints(workflow: CodeWorkflow) -> list[Hint]:
             if rule is not None:
                 called = ast.get_source_segment(source, part.func) or ast.unparse(part.func)
                 hints.append(make_hint(part, f"{called}()", rule))
+        elif isinstance(part, ast.Expr) and _makes_step(part.value, workflow.signature.context_name):
+            called = ast.get_source_segment(source, part.value) or ast.unparse(part.value)
+            hints.append(make_hint(part.value, f"{called.partition('(')[0]}()", _NOT_AWAITED))
         elif isinstance(part, ast.For | ast.comprehension) and names.is_set(part.iter):
             hints.append(make_hint(part.iter, "a set", _OF_SETS))
     return hints
+
+
+def _makes_step(node: ast.expr, run: str | None) -> bool:
+    """Whether an expression calls a method of the run that has to be awaited."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    owner = node.func.value
+    if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
+        owner = owner.func.value  # run.options(…).step(…)
+    return isinstance(owner, ast.Name) and owner.id == run and node.func.attr in _AWAITED
 
 
 def _list_globals(function: Any) -> Mapping[str, Any]:

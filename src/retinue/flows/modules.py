@@ -60,6 +60,16 @@ def load_hosted(modules: Sequence[str]) -> HostedWorkflows:
     return hosted
 
 
+def add_files(modules: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """The modules of the settings and the files of a command, for `load_hosted`; raises as it does.
+
+    A file replaces modules with workflows of the same names, because it may be another version of them.
+    """
+    names = {workflow.name for file in files for workflow in load_workflows(file)}
+    others = (module for module in modules if names.isdisjoint(each.name for each in load_workflows(module)))
+    return (*others, *files)
+
+
 def load_workflows(module: str) -> Sequence[CodeWorkflow]:
     """The workflows of a file or a module; raises InvalidSettingError, also where it has none."""
     # a hub without workflows in Python does not need it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -55,8 +55,16 @@ T = TypeVar("T")
 
 _CHANGE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CLOCK_S = 60.0
+_UNITS = ("seconds", "minutes", "hours", "days")
 _OPTIONS = ("agent", "version", "timeout_s", "retry", "into", "name")
 DEFAULT_WAIT = "24h"
+
+
+class _Registered:
+    """What is done already: awaited, it gives None."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
 
 
 class Run:
@@ -290,6 +298,11 @@ class Run:
         name: str | None = None,
     ) -> None:
         """Sleep; time that passes while the run is interrupted counts."""
+        for unit, number in zip(_UNITS, (seconds, minutes, hours, days), strict=True):
+            if not isinstance(number, int | float):
+                raise InvalidSettingError(
+                    "run.sleep", f"{number!r} is not a number of {unit}", remedy=f"write run.sleep({unit}=5)"
+                )
         total_s = seconds + 60 * minutes + 3600 * hours + 86_400 * days
         step = make_step(
             "sleep", self._names.take(name or "sleep"), {"wait": {"for": render_duration(total_s)}}
@@ -450,9 +463,10 @@ class Run:
         agent: str | None = None,
         retry: int | None = None,
         name: str | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Let this call undo what was done, should the run fail later; the last one is made first.
 
+        It takes effect at once, so that it need not be awaited, but may be.
         It is made as the ``compensate`` of a step in YAML: ``retinue runs resume`` repeats one that failed.
         """
         path = self._names.take(name or skill)
@@ -465,6 +479,7 @@ class Run:
         stored = compensation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         given = arguments_as_json(skill, arguments)
         self._undo.append(Undo(path, path, agent, stored, arguments=given))
+        return _Registered()
 
     def open_frame(self, context: RunContext) -> Frame:
         """The state with which steps of this run are made."""

@@ -7,6 +7,7 @@ Rows are deleted oldest first when they are older than ``keep_days`` or the tabl
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,14 @@ def render_row(row: Mapping[str, Any]) -> bytes:
     return orjson.dumps(dict(row), default=str)
 
 
+def render_inputs(row: Mapping[str, Any]) -> bytes:
+    """What policies have read of one call, as it is stored."""
+    try:
+        return orjson.dumps(dict(row), default=str)
+    except TypeError:  # an integer of more than 64 bits
+        return json.dumps(dict(row), default=str).encode()
+
+
 class SqliteAudit:
     """The audit log in the file ``path``: rows of ``keep_days`` days, at most ``keep_bytes`` of them.
 
@@ -109,7 +118,11 @@ class SqliteAudit:
 
     def append_inputs(self, row: Mapping[str, Any]) -> None:
         """Keep the arguments that policies have read of one call, for `INPUTS_KEEP_S`."""
-        self._inputs.append((self._clock().timestamp(), orjson.dumps(dict(row), default=str)))
+        self.append_rendered_inputs(render_inputs(row))
+
+    def append_rendered_inputs(self, row: bytes) -> None:
+        """As `append_inputs`, of what `render_inputs` has rendered."""
+        self._inputs.append((self._clock().timestamp(), row))
         self._flush_later(len(self._inputs))
 
     def _flush_later(self, waiting: int) -> None:

@@ -170,6 +170,7 @@ class Orchestrator:
         the input breaks the definition's schema, RunConflictError for a used id with another definition
         or input.
         """
+        workflow_input = definition.complete_input(workflow_input)
         if definition.input is not None:
             problems = compile_schema(definition.input, f"the input of {definition.name}").problems(
                 workflow_input

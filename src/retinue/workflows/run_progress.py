@@ -85,11 +85,13 @@ class _Watched:
     size: int = 0
 
     def add_line(self, step: str, fraction: float | None, message: str) -> None:
+        message = _make_storable(message)
         if len(message) > _MESSAGE_CHARACTERS:
             message = f"{message[: _MESSAGE_CHARACTERS - 1]}…"
         self._add(StepReport(next(self.numbers), step, None, fraction, message))
 
     def add_piece(self, step: str, piece: TextPiece) -> None:
+        piece = replace(piece, text=_make_storable(piece.text))
         # of a longer piece the beginning would not be kept
         first = max(0, len(piece.text) - KEPT_CHARACTERS)
         for start in range(first, max(len(piece.text), first + 1), _CUT_CHARACTERS):
@@ -218,6 +220,11 @@ class _StepChannel(NullChannel):
         if (watched := self._find_watched()) is not None:
             # an agent that runs a workflow of its own names the step of that one
             watched.add_piece(f"{self._step}/{piece.step}" if piece.step else self._step, piece)
+
+
+def _make_storable(text: str) -> str:
+    """The text with a question mark for each half of a surrogate pair, because UTF-8 has no form for it."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _root_of(run_id: str) -> str:

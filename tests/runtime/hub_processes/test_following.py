@@ -37,6 +37,9 @@ from retinue.storage.listing_store import SqliteListings
 from tests.mesh.scripted import make_listing
 from tests.system import WAIT_S
 
+_LARGE = 2**70
+"""An integer that orjson does not take."""
+
 
 class Shelf(Source):
     """A source whose listings a test sets."""
@@ -143,13 +146,25 @@ async def test_a_process_has_the_agents_of_its_leader_and_hears_of_changes(hub: 
 
 async def test_what_one_process_learns_of_an_agent_all_know(hub: Hub) -> None:
     (entry,) = hub.followed.list_entries()
-    hub.leader.note_health(entry, "unreachable", "connection refused")
+    hub.leader.note_health(entry, "unreachable", "connection refused", is_open=True)
     await _until(lambda: hub.led.get("first").health == "unreachable")
+    assert hub.led_stats.of(entry).breaker.is_open
+    await _until(lambda: hub.stats.of(entry).breaker.is_open)
     await _until(lambda: hub.followed.get("first").health == "unreachable")
     hub.stats.of(entry).probe_failed("connection refused", certain=True)
     hub.led.mark_reachable(hub.led.list_entries()[0])
     await _until(lambda: hub.followed.get("first").health == "healthy")
     assert hub.stats.of(entry).health == "healthy"
+    assert not hub.stats.of(entry).breaker.is_open
+
+
+async def test_a_process_follows_its_leader_after_a_long_line_of_news(hub: Hub) -> None:
+    heard: list[str] = []
+    hub.follower.on_news["long"] = heard.append
+    hub.exchange.tell("long", "x" * 2_000_000)
+    hub.exchange.tell("long", "next")
+    await _until(lambda: len(heard) == 2)
+    assert (len(heard[0]), heard[1]) == (2_000_000, "next")
 
 
 async def test_a_card_is_read_again_by_the_leader(hub: Hub) -> None:
@@ -181,7 +196,7 @@ async def test_what_the_leader_did_not_take_is_sent_again(hub: Hub, tmp_path: Pa
     for _ in range(2):
         await leader.flush()
         assert figures.hits == {("few", "permit"): 2}
-        leader.note_health(entry, "unreachable", "connection refused")
+        leader.note_health(entry, "unreachable", "connection refused", is_open=False)
     await leader.flush()
     reached[0] = 0
     await leader.flush()
@@ -209,7 +224,7 @@ async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub
         return approvals
 
     class Audit:
-        append_inputs = inputs.append
+        append_rendered_inputs = inputs.append
 
     answer_policies(hub.exchange, open_counts, open_approvals, cast(SqliteAudit, Audit()))
     two = Count("two", 2, 3600.0)
@@ -240,8 +255,8 @@ async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub
     assert used.outcome == {"value": 1}
     with pytest.raises(UnknownApprovalError):
         await store.answer("unknown", "no", "owner")
-    hub.leader.append_inputs({"call": "1"})
-    await _until(lambda: inputs == [{"call": "1"}])
+    hub.leader.append_inputs({"sum": _LARGE})
+    await _until(lambda: inputs == [b'{"sum": %d}' % _LARGE])
 
 
 async def test_no_call_is_counted_while_no_process_leads(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Front, Reach
 from retinue.runtime.hub_processes.place import HubPlace, owner_of
+from retinue.runtime.hub_processes.request_head import read_head
 from tests.mesh.scripted import make_listing, make_skill
 
 HERE = "here"
@@ -33,7 +34,15 @@ class _Forwarded(Forwarder):
         super().__init__(place)
         self._answered = answered
 
-    async def forward(self, index: int, scope: Scope, receive: Receive, send: Send) -> None:
+    async def forward(
+        self,
+        index: int,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        may_repeat: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._answered.append(index)
 
 
@@ -56,11 +65,12 @@ class Process:
             self.dispatcher,
             ["home"],
             lambda: self.is_current,
-            lambda: ["find_skills"],
+            lambda: {"find_skills": True, "start_run": False},
             exams_required=exams_required,
             sessions=self.sessions,
             asks_people=lambda: self.asks_people,
         )
+        self.reach = reach
         self.front = Front(self._answer, reach, _Forwarded(place, self.answered), place, self.board)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,6 +126,28 @@ async def test_a_skill_that_the_hub_or_an_import_has_as_well_is_answered_by_the_
     process.directory.upsert(type(imported)(imported.record, LOCAL_SOURCE, "imported"))
     assert await process.ask("/execute") == 0
     assert await process.ask("/agents/plan-agent/execute") == HERE
+
+
+def test_a_request_that_changes_nothing_may_be_sent_to_the_next_leader(process: Process) -> None:
+    requests: dict[str, list[tuple[str, object]]] = {
+        "/execute": [("find_skills", {}), ("start_run", {}), ("who", {})],
+        "/mcp": [
+            ("tools/list", {}),
+            ("tools/call", {"name": "start_run"}),
+            ("tools/call", {"name": "find_skills"}),
+            ("tools/call", {"name": "plan-agent__plan"}),
+        ],
+        "/agents/plan-agent/execute": [("find_skills", {})],
+    }
+    repeated = [
+        (path, number)
+        for path, calls in requests.items()
+        for number, (method, params) in enumerate(calls)
+        if process.reach.may_repeat(
+            read_head(path, []), orjson.dumps({"id": 1, "method": method, "params": params})
+        )
+    ]
+    assert repeated == [("/execute", 0), ("/mcp", 0), ("/mcp", 2)]
 
 
 async def test_the_leader_answers_until_directory_and_policies_are_its_own(process: Process) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 
-from retinue.runtime.observing.loop_watch import BlockingPlace, LoopWatch
+from retinue.runtime.observing.loop_watch import BlockingPlace, LoopWatch, find_author_frame
 
 WAIT_S = 30.0
 
@@ -37,6 +41,15 @@ async def test_the_function_that_blocks_is_named_once() -> None:
     assert place.file == __file__
     assert place.line > 0
     assert place.seconds >= 0.05
+
+
+def test_an_installed_program_is_not_the_author_of_what_blocks() -> None:
+    program = Path(sysconfig.get_path("scripts")).resolve() / "retinue"
+    assert program.exists()
+    names: dict[str, FrameType] = {}
+    exec(compile("frame = sys._getframe()", str(program), "exec"), {"sys": sys}, names)
+    # the frames below it are those of this test
+    assert find_author_frame(names["frame"]) is sys._getframe()
 
 
 async def test_a_loop_that_runs_is_not_reported() -> None:

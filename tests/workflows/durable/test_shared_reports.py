@@ -91,6 +91,16 @@ async def watch(reader: Side, writer: Side, run: str) -> None:
             await writer.look()
 
 
+async def test_half_of_a_surrogate_pair_loses_no_report(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as (writer, _):
+        writer.shared.note_watched(["r"])
+        await writer.write("r", "a\ud800b")
+        await writer.progress.open_channel("r", "plan").progress(0.5, "c\udfff")
+        await writer.shared.flush()
+        assert writer.texts("r") == ["a?b"]
+        assert await writer.count_stored() == 2
+
+
 async def test_the_text_of_a_step_reaches_who_watches_its_run_elsewhere(tmp_path: Path) -> None:
     async with two_sides(tmp_path) as (writer, reader):
         await watch(reader, writer, "r")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from retinue.runtime.observing.traffic import Traffic
 
 _ASK_EVERY_S = 5.0
+
+
+class Serving(NamedTuple):
+    """The address of a hub, and how many processes serve there."""
+
+    url: str
+    processes: int
+
 
 Part = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 """Columns and rows of one table."""
@@ -49,26 +57,28 @@ def top(interval_s: float, as_json: bool) -> None:
     url = find_hub_url(session.state)
     if url is None:
         raise StateError(f"no hub runs on {session.state.root}", remedy="start one: retinue hub --detach")
+    hub = session.state.read_hub()
+    serving = Serving(url, hub.processes if hub is not None and hub.url == url else 1)
     if sys.stdout.isatty() and not as_json:
         try:
-            run_command(_show_live(session, url, interval_s))
+            run_command(_show_live(session, serving, interval_s))
         except KeyboardInterrupt:
             return
     else:
-        run_command(_show_once(session, url, as_json))
+        run_command(_show_once(session, serving, as_json))
 
 
-async def _show_once(session: CommandSession, url: str, as_json: bool) -> None:
+async def _show_once(session: CommandSession, hub: Serving, as_json: bool) -> None:
     from retinue.runtime.commands.top import ask_hub
     from retinue.runtime.observing.traffic import read_traffic
     from retinue.storage.audit_log import AuditLog
 
-    listed = await ask_hub(session.settings, session.state, url)
+    listed = await ask_hub(session.settings, session.state, hub.url)
     traffic = read_traffic(AuditLog(session.state.database), datetime.now(UTC))
     if as_json:
-        print_json(_as_json(url, listed, traffic))
+        print_json(_as_json(hub, listed, traffic))
         return
-    click.echo(_headline(url, listed, traffic))
+    click.echo(_headline(hub, listed, traffic))
     for columns, rows in _tables(listed, traffic):
         if rows:
             click.echo()
@@ -77,7 +87,7 @@ async def _show_once(session: CommandSession, url: str, as_json: bool) -> None:
         click.echo(render_call(row))
 
 
-async def _show_live(session: CommandSession, url: str, interval_s: float) -> None:
+async def _show_live(session: CommandSession, hub: Serving, interval_s: float) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table
@@ -88,11 +98,11 @@ async def _show_live(session: CommandSession, url: str, interval_s: float) -> No
     from retinue.storage.audit_log import AuditLog
 
     log = AuditLog(session.state.database)
-    listed, asked_at = await ask_hub(session.settings, session.state, url), time.monotonic()
+    listed, asked_at = await ask_hub(session.settings, session.state, hub.url), time.monotonic()
 
     def draw() -> Group:
         traffic = read_traffic(log, datetime.now(UTC))
-        parts: list[Any] = [Text(_headline(url, listed, traffic))]
+        parts: list[Any] = [Text(_headline(hub, listed, traffic))]
         for columns, rows in _tables(listed, traffic):
             table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
             for column in columns:
@@ -107,18 +117,20 @@ async def _show_live(session: CommandSession, url: str, interval_s: float) -> No
         while True:
             await asyncio.sleep(interval_s)
             if time.monotonic() - asked_at >= _ASK_EVERY_S:
-                listed, asked_at = await ask_hub(session.settings, session.state, url), time.monotonic()
+                listed, asked_at = await ask_hub(session.settings, session.state, hub.url), time.monotonic()
             live.update(draw(), refresh=True)
 
 
-def _headline(url: str, listed: Listed, traffic: Traffic) -> str:
+def _headline(hub: Serving, listed: Listed, traffic: Traffic) -> str:
     if listed.problem:
-        return f"{url}  does not answer: {clean(listed.problem)}"
+        return f"{hub.url}  does not answer: {clean(listed.problem)}"
     away = sum(row.get("status") == "unavailable" for row in listed.agents)
     spread = "" if traffic.p50_ms is None else f", p50 {traffic.p50_ms:.0f} ms, p95 {traffic.p95_ms:.0f} ms"
+    processes = f"  {hub.processes} processes" if hub.processes > 1 else ""
     return (
-        f"{url}  agents {len(listed.agents)} ({away} unavailable)  {traffic.per_s:.1f} calls/s{spread}, "
-        f"{traffic.failed} failed or refused  {len(traffic.in_flight)} in flight  {len(listed.runs)} runs"
+        f"{hub.url}{processes}  agents {len(listed.agents)} ({away} unavailable)  "
+        f"{traffic.per_s:.1f} calls/s{spread}, {traffic.failed} failed or refused  "
+        f"{len(traffic.in_flight)} in flight  {len(listed.runs)} runs"
     )
 
 
@@ -140,9 +152,10 @@ def _tables(listed: Listed, traffic: Traffic) -> Sequence[Part]:
     )
 
 
-def _as_json(url: str, listed: Listed, traffic: Traffic) -> dict[str, Any]:
+def _as_json(hub: Serving, listed: Listed, traffic: Traffic) -> dict[str, Any]:
     return {
-        "url": url,
+        "url": hub.url,
+        "processes": hub.processes,
         **({"problem": listed.problem} if listed.problem else {}),
         "agents": list(listed.agents),
         "runs": list(listed.runs),

@@ -353,7 +353,8 @@ def worker(
 ) -> int:
     """Run workflows in an additional process.
 
-    FILE is a Python file with workflows that it executes besides those of workflows.modules.
+    FILE is a Python file with workflows that it executes besides those of workflows.modules. It replaces
+    modules with workflows of the same names, so that a worker can keep older code.
 
     A worker takes no calls; with --port it serves probes and metrics. It shares the database of runs with
     hubs and other workers: new runs go to the least loaded node, and surviving nodes take over the runs of
@@ -369,9 +370,12 @@ def worker(
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
     settings = session.settings
     if modules:
-        both = (*settings.workflows.modules, *modules)
+        # imported here, because most workers execute workflows in YAML alone
+        from retinue.flows.modules import add_files
+
+        hosted = add_files(settings.workflows.modules, modules)
         settings = settings.model_copy(
-            update={"workflows": settings.workflows.model_copy(update={"modules": both})}
+            update={"workflows": settings.workflows.model_copy(update={"modules": hosted})}
         )
     configured = settings.worker
     wanted_port = configured.port if port is None else port

@@ -150,13 +150,13 @@ class CallTimedOutError(ExecutionError):
 
 
 class CallCancelledError(ExecutionError):
-    """The caller cancelled the call."""
+    """The caller cancelled the call, or somebody cancelled the run."""
 
     type = "cancelled"
     kind = Kind(retryable=False, counts_against_health=False, on_error="cancelled")
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} was cancelled by its caller")
+        super().__init__(f"{what} was cancelled")
 
 
 AWAY_RETRY_S = 2.0

@@ -221,6 +221,8 @@ def render(approval: Approval, now: float) -> Json:
     }
     if request.through:
         shown["through"] = request.through
+    if request.awaits_signal:
+        shown["by_step"] = True
     if not request.why_no_rule:
         shown["by_policy"] = True
     if request.run:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from math import inf
-from typing import Any
-
-import orjson
 
 from retinue.approvals.records import MAX_COMMENT, SCOPE, Approval, ApprovalStore, Verdict
-from retinue.core.approval_lines import render_open, render_over
+from retinue.core.approval_lines import QUESTION_FORM, render_open, render_over, render_question
 from retinue.core.call import Call
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError, InvalidRequestError
 from retinue.mesh.channel import Channel
@@ -18,20 +15,8 @@ from retinue.mesh.channel import Channel
 A2A = "a2a"
 """The endpoint whose tasks wait for an answer."""
 
-MAX_SHOWN_CHARACTERS = 4_000
-"""A client shows arguments up to this length whole; longer ones are read and answered elsewhere."""
-
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
 """Seconds between two looks for an answer."""
-
-_FORM: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "approve": {"type": "boolean", "title": "Approve this call"},
-        "comment": {"type": "string", "title": "Comment"},
-    },
-    "required": ["approve"],
-}
 
 
 async def ask_client(
@@ -43,10 +28,9 @@ async def ask_client(
     ``approves`` as well, and if no agent stands between them.
     """
     request, principal = approval.request, call.principal
-    arguments = orjson.dumps(request.arguments).decode()
-    if call.trace.depth > 0 or principal.through or len(arguments) > MAX_SHOWN_CHARACTERS:
+    question = render_question(request.agent, request.skill, request.arguments, request.reason)
+    if question is None or call.trace.depth > 0 or principal.through:
         return approval
-    question = f"{request.agent}/{request.skill} with {arguments}? {request.reason}."
     if call.endpoint == A2A and "progress" in channel.capabilities:
         return await _await_answer(channel, store, approval, call, question)
     if names_caller and SCOPE in principal.scopes and "elicitation" in channel.capabilities:
@@ -58,7 +42,7 @@ async def _ask_person(
     channel: Channel, store: ApprovalStore, approval: Approval, call: Call, question: str
 ) -> Approval:
     try:
-        reply = await channel.elicit(question, _FORM, key="approval")
+        reply = await channel.elicit(question, QUESTION_FORM, key="approval")
     except (CannotAskError, InputRequiredError, InputRefusedError):
         return await store.find(approval.id) or approval
     comment = str(reply.get("comment") or "")[:MAX_COMMENT]

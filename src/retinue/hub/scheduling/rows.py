@@ -58,7 +58,7 @@ def read_rule(model: type[_Rule], value: Mapping[str, Any], field: str) -> _Rule
 def check_input(definition: Definition, value: Any) -> None:
     """Raises InvalidParametersError where the input of a schedule does not fit the workflow."""
     schema = compile_schema(definition.input or {}, f"the input of {definition.name}")
-    if problems := schema.problems(value):
+    if problems := schema.problems(definition.complete_input(value)):
         raise InvalidParametersError(
             [
                 Problem(

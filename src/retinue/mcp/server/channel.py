@@ -7,7 +7,7 @@ the sessionless one (2026-07-28), in which questions travel inside results.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -136,6 +136,8 @@ class McpChannel:
         *,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        self.on_line: Callable[[str], None] | None = None
+        """Told of each line of progress, also where the client asked for none."""
         self._heartbeat_s = heartbeat_s
         self._context = context
         self._least_level = least_level
@@ -150,7 +152,8 @@ class McpChannel:
         """The reports that this client receives, and the requests that it declared to answer."""
         kinds: set[Capability] = set()
         meta = self._context.meta
-        if meta and ("progress_token" in meta or "progressToken" in meta):
+        is_progress_asked = meta and ("progress_token" in meta or "progressToken" in meta)
+        if is_progress_asked or self.on_line is not None:
             kinds.add("progress")
         if self._least_level is not None:
             kinds.add("log")
@@ -170,6 +173,8 @@ class McpChannel:
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         """Report progress; MCP requires it to grow, so a smaller fraction counts as the last one."""
+        if self.on_line is not None:
+            self.on_line(message)
         if fraction is not None:
             self._has_total = True
             self._reported = max(self._reported + _TICK, fraction) if self._reported else fraction

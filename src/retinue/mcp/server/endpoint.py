@@ -34,6 +34,7 @@ from retinue.mcp.server.fast.fast_path import FastPath
 from retinue.mcp.server.interactions import Interactions, SuspendedCall
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, Offer
+from retinue.mcp.server.reopening import Reopening
 from retinue.mcp.server.resources import ReadHandlers
 from retinue.mcp.server.sdk_internals import Hold, SdkSessions, Sessions, find_open_session
 from retinue.mcp.server.suspended_calls import SuspendedCalls
@@ -93,7 +94,7 @@ class McpEndpoint:
 
     ``ensure_fresh`` is awaited before each request, so that the offer is current, and then `Offer.prepare`.
     ``led`` are the sessions of another process, which answers what the fast path leaves of them and calls of
-    tools that are not here.
+    tools that are not here. ``reopening`` opens sessions again that another process had.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class McpEndpoint:
         offer: Offer,
         ensure_fresh: Callable[[], Awaitable[None]] | None = None,
         led: LedSessions | None = None,
+        reopening: Reopening | None = None,
     ) -> None:
         self._manager = manager
+        self._reopening = reopening
         self._fast_path = fast_path
         self._is_running = is_running
         self._ensure_fresh = ensure_fresh
@@ -138,6 +141,8 @@ class McpEndpoint:
             receive = watch(scope, receive)
         marked = current_principal.set(principal)
         try:
+            if self._reopening is not None:
+                await self._reopening.prepare(scope, visitor.headers, principal_key(principal))
             await self._manager.handle_request(scope, receive, fill_in(scope, send))
         finally:
             current_principal.reset(marked)
@@ -178,6 +183,7 @@ class McpServer:
         options = options or McpOptions()
         self._offer = offer
         self._led = led
+        self._records = None if shared is None else shared.records
         self._connections = Connections(offer.visibility_key_of, reads.source.follow, shared)
         self._notifier = ChangeNotifier(offer, self._connections)
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls(make_state=options.make_state)
@@ -219,6 +225,7 @@ class McpServer:
             else led.sessions
         )
         self._fast_path = FastPath(offer, self._tools, sessions, self._server.server_info_stamp, options)
+        self._reopening = None if self._records is None else Reopening(self._manager, self._records)
         if shared is not None:
             shared.begin(partial(_touch, self._manager, options.session_idle_s))
 
@@ -248,7 +255,13 @@ class McpServer:
     def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
         """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
         return McpEndpoint(
-            self._manager, self._is_running, self._fast_path, self._offer, ensure_fresh, self._led
+            self._manager,
+            self._is_running,
+            self._fast_path,
+            self._offer,
+            ensure_fresh,
+            self._led,
+            self._reopening,
         )
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
@@ -300,7 +313,10 @@ class McpServer:
             if live.connection.session_id is None and ctx.request_id is not None:
                 with live.running(ctx.request_id):
                     return await self._answer_one(ctx, call_next, principal)
-        return await self._answer_one(ctx, call_next, principal)
+        result = await self._answer_one(ctx, call_next, principal)
+        if live is not None and self._records is not None and live.connection.session_id is not None:
+            self._records.add(live.connection.session_id, live.owner, ctx.method, ctx.params)
+        return result
 
     async def _answer_one(self, ctx: Context, call_next: CallNext, principal: Principal) -> HandlerResult:
         if ctx.method == "notifications/cancelled" and not is_modern(ctx):

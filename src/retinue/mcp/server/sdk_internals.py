@@ -10,11 +10,13 @@ import math
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mcp.server.auth.middleware.bearer_auth import authorization_context
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import coerce_request_id
+from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.mesh.channel import ASKABLE
@@ -42,6 +44,38 @@ def find_open_session(
 def has_request(session: StreamableHTTPServerTransport, request_id: str | int) -> bool:
     """Whether the SDK has yet to answer a request of this id in the session."""
     return str(request_id) in session._request_streams
+
+
+async def open_under_id(
+    manager: StreamableHTTPSessionManager, session_id: str, scope: Scope, receive: Receive, send: Send
+) -> bool:
+    """Open a session of a given id by an ``initialize`` request; False if there is no room for it.
+
+    The SDK itself makes the id of each session. ``scope`` has the user that owns the session.
+    """
+    is_full = manager.max_sessions is not None and len(manager._server_instances) >= manager.max_sessions
+    if is_full:
+        return False
+    session = StreamableHTTPServerTransport(
+        mcp_session_id=session_id,
+        is_json_response_enabled=manager.json_response,
+        event_store=manager.event_store,
+        security_settings=manager.security_settings,
+        retry_interval=manager.retry_interval,
+        idle_timeout=manager.session_idle_timeout,
+    )
+    manager._session_owners[session_id] = authorization_context(scope["user"])
+    manager._server_instances[session_id] = session
+    await manager._serve_opening_request(session, scope, receive, send)
+    return session_id in manager._server_instances
+
+
+async def send_to_session(
+    manager: StreamableHTTPSessionManager, session_id: str, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Let an open session handle a request."""
+    if (session := manager._server_instances.get(session_id)) is not None:
+        await session.handle_request(scope, receive, send)
 
 
 class Hold:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
+from retinue.mcp.server.session_records import SessionRecords
 from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
 
@@ -42,11 +43,12 @@ class SharedSessions:
     """The open sessions of the leader, each told once its client has begun.
 
     ``is_used``: the server is made, because a client has used it. ``touch`` keeps a session from becoming
-    idle.
+    idle. ``records`` let the next leader go on with the sessions.
     """
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Tell, records: SessionRecords) -> None:
         self._tell = tell
+        self.records = records
         self._open: dict[str, SessionFacts] = {}
         self.is_used = False
         self.touch: Callable[[str], None] = lambda session_id: None
@@ -73,6 +75,7 @@ class SharedSessions:
 
     def end(self, session_id: str) -> None:
         """A session has ended; calls that other processes answer in it end with it."""
+        self.records.remove(session_id)
         if self._open.pop(session_id, None) is not None:
             self._tell(ENDED, session_id)
 

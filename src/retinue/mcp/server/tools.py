@@ -85,6 +85,9 @@ def _longer(header: tuple[bytes, bytes], ready: bytes) -> tuple[bytes, bytes]:
 
 _log = structlog.get_logger(__name__)
 
+_APPROVES = "approves"
+"""The scope of a token whose holder may answer approvals."""
+
 
 @dataclass(slots=True)
 class ToolRequest:
@@ -141,7 +144,12 @@ class ToolHandlers:
                 entry = self.offer.tools(caller.principal, caller.session).find(params.name)
             except RetinueError as unreadable:
                 return self._render_error(unreadable, params.name)
-            return await self.run(asked, entry, caller, channel)
+            if not _is_approver(caller) or "elicitation" not in channel.capabilities:
+                return await self.run(asked, entry, caller, channel)
+            from retinue.mcp.server.approval_questions import asking_about_approvals  # of few clients
+
+            async with asking_about_approvals(self.calls, caller, channel):
+                return await self.run(asked, entry, caller, channel)
 
         return await self.interactions.run(context, params, run, logs=self.offer.facts.logs)
 
@@ -237,6 +245,12 @@ class ToolHandlers:
         if code is not None:
             raise MCPError(code, message, {**(data or {}), **spent} if spent else data)
         return render_error_result(message, data)
+
+
+def _is_approver(caller: McpCaller) -> bool:
+    """Whether the client itself, and no agent for it, may answer about calls that wait for approval."""
+    principal = caller.principal
+    return _APPROVES in principal.scopes and not principal.through and caller.trace.depth == 0
 
 
 def _spent_by(outcome: Outcome) -> dict[str, Any]:

@@ -71,6 +71,12 @@ class CircuitBreaker:
         if self._failures >= self._threshold:
             self._opened_at = self._clock()
 
+    def open(self, reason: str) -> None:
+        """Open the circuit, because it has opened in another process of the hub."""
+        self._failures = max(self._failures, self._threshold)
+        self._last_error = reason
+        self._opened_at = self._clock()
+
     def abandoned(self) -> None:
         """End a cancelled call, which neither closes nor opens the circuit.
 

@@ -20,7 +20,7 @@ from retinue.parts.part import Check
 from retinue.rpc.probe import answers
 from retinue.runtime.checks.machine import failed
 from retinue.settings import Settings
-from retinue.storage.state import HUB_VARIABLE, State
+from retinue.storage.state import HUB_VARIABLE, HubAddress, State
 from retinue.web.http_client import HttpClient
 from retinue.web.mesh_tokens import find_hub_token
 from retinue.web.transport import TransportError
@@ -47,11 +47,15 @@ async def check_hub(
         return Check("hub", "ok", "not running; commands work without a hub (start it: retinue hub)"), None
     problem = await answers(http, url, timeout_s=settings.timeouts.probe_s)
     if problem is None:
-        return Check(
-            "hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not named_url else "")
-        ), url
+        process = _describe_process(hub) if hub is not None and not named_url else ""
+        return Check("hub", "ok", f"{url} answers{process}"), url
     remedy = f"start it, or unset {HUB_VARIABLE}" if named_url else "restart it: retinue hub"
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
+
+
+def _describe_process(hub: HubAddress) -> str:
+    others = f" and {hub.processes} processes that serve" if hub.processes > 1 else ""
+    return f" (pid {hub.pid}{others})"
 
 
 async def check_ready(state: State, url: str, settings: Settings, http: HttpClient) -> list[Check]:

@@ -75,7 +75,7 @@ async def open_hosting_client(
     which does not have the file, and for a name that the file does not have.
     """
     # imported here, because a command that has a hub does not need these slow imports
-    from retinue.flows.modules import choose_workflow
+    from retinue.flows.modules import add_files, choose_workflow
     from retinue.runtime.commands.own_mesh import open_own_mesh
 
     if hub is not None and not is_hub_of(state, hub.url):
@@ -85,7 +85,7 @@ async def open_hosting_client(
             remedy=f"leave --hub out; or start retinue worker {file} for that hub, and run it by name",
         )
     workflow = choose_workflow(file, name)
-    modules = (*settings.workflows.modules, file)
+    modules = add_files(settings.workflows.modules, (file,))
     hosting = settings.workflows.model_copy(update={"modules": modules})
     async with open_own_mesh(settings.model_copy(update={"workflows": hosting}), state) as process:
         yield HostingClient(MeshClient(process.dispatcher, None), workflow.name)

@@ -89,7 +89,8 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
 
         def note_health(candidate: Candidate, health: Health, reason: str) -> None:
             directory.record_health(candidate, health, reason)
-            leader.note_health(candidate, health, reason)
+            is_open = dispatcher.agent_stats.of(candidate).breaker.is_open
+            leader.note_health(candidate, health, reason, is_open=is_open)
 
         dispatcher.health_sink = note_health
         stack.callback(dispatcher.admission.events.flush)

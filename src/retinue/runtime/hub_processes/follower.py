@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,8 +27,9 @@ from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.policies.decision_figures import DecisionFigures
-from retinue.runtime.hub_processes.forwarding import request_inside
+from retinue.runtime.hub_processes.forwarding import read_inside, render_inside, request_inside
 from retinue.runtime.hub_processes.leader import (
+    BREAKER,
     CHANGES_PATH,
     HEALTH_PATH,
     INPUTS_PATH,
@@ -39,7 +40,7 @@ from retinue.runtime.hub_processes.leader import (
     SKILLS,
     TOUCH_PATH,
 )
-from retinue.storage.audit_store import render_row
+from retinue.storage.audit_store import render_inputs, render_row
 from retinue.storage.listing_store import SqliteListings
 
 RETRY_S = 0.1
@@ -123,7 +124,7 @@ class Leader:
     def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
         self._session = session
         self._rows: deque[_Row] = deque(maxlen=ROWS_KEPT)
-        self._inputs: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
+        self._inputs: deque[str] = deque(maxlen=ROWS_KEPT)
         self.find_decisions: Callable[[], DecisionFigures | None] = lambda: None
         """Finds the decisions of policies that the leader does not count yet."""
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
@@ -137,9 +138,10 @@ class Leader:
         self._rows.append(_Row(render_row(row), counted, row.get("duration_ms", 0.0)))
         self._wake.set()
 
-    def note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
-        """Tell the leader what calls have shown of an agent."""
-        self._verdicts[candidate.id] = {"key": list(candidate.id), "health": health, "reason": reason}
+    def note_health(self, candidate: Candidate, health: Health, reason: str, *, is_open: bool) -> None:
+        """Tell the leader what calls have shown of an agent, and whether its circuit breaker is open."""
+        verdict = {"key": list(candidate.id), "health": health, "reason": reason, "is_open": is_open}
+        self._verdicts[candidate.id] = verdict
         self._wake.set()
 
     async def reread(self, source: str, key: str) -> list[str]:
@@ -150,7 +152,7 @@ class Leader:
 
     def append_inputs(self, row: Mapping[str, Any]) -> None:
         """Have the leader keep what policies have read of a call."""
-        self._inputs.append(row)
+        self._inputs.append(render_inputs(row).decode())
         self._wake.set()
 
     async def ask(self, path: str, value: Any) -> Any:
@@ -213,10 +215,21 @@ class Leader:
             self._wake.set()
 
     async def _exchange(self, path: str, value: Any) -> Any:
-        return await self._send(path, orjson.dumps(value))
+        return await self._send(path, render_inside(value))
 
     async def _send(self, path: str, body: bytes) -> Any:
         return await request_inside(self._session(), "POST", path, body, timeout_s=EXCHANGE_WITHIN_S)
+
+
+async def _read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream; they may be longer than aiohttp permits, such as that of all sessions."""
+    pieces: list[bytes] = []
+    async for piece in content.iter_any():
+        first, *others = piece.split(b"\n")
+        pieces.append(first)
+        for line in others:
+            yield b"".join(pieces)
+            pieces = [line]
 
 
 class DirectoryFollower:
@@ -235,9 +248,12 @@ class DirectoryFollower:
         self._session = session
         self.is_current = asyncio.Event()
         """Set once the directory was as the leader has it; it stays so while a new leader starts."""
-        self.own_skills: frozenset[str] = frozenset()
-        """The skills of the hub itself, which the leader runs."""
-        self.on_news: dict[str, Callable[[Any], None]] = {OWN_SKILLS: self._take_own_skills}
+        self.own_skills: Mapping[str, bool] = {}
+        """The skills of the hub itself, which the leader runs, and whether a call of each may be repeated."""
+        self.on_news: dict[str, Callable[[Any], None]] = {
+            OWN_SKILLS: self._take_own_skills,
+            BREAKER: self._open_breaker,
+        }
         """What takes each kind of news other than that of listings."""
 
     async def run(self) -> None:
@@ -251,8 +267,8 @@ class DirectoryFollower:
 
     async def _follow(self) -> None:
         async with self._session().get(f"http://hub{CHANGES_PATH}") as changes:
-            async for line in changes.content:
-                news = orjson.loads(line)
+            async for line in _read_lines(changes.content):
+                news = read_inside(line)
                 for name, value in news.items():
                     if (take := self.on_news.get(name)) is not None:
                         take(value)
@@ -263,8 +279,13 @@ class DirectoryFollower:
                 elif (changed := news.get("changed")) is not None:
                     await self._apply([ListingKey(*key) for key in changed])
 
-    def _take_own_skills(self, skills: Sequence[str]) -> None:
-        self.own_skills = frozenset(skills)
+    def _open_breaker(self, opened: Sequence[Any]) -> None:
+        key, reason = opened
+        if (entry := self._directory.find_entry(ListingKey(*key))) is not None:
+            self._agent_stats.of(entry).breaker.open(reason)
+
+    def _take_own_skills(self, skills: Mapping[str, bool]) -> None:
+        self.own_skills = skills
 
     async def read_all(self) -> None:
         """Make the directory as the state has it, because changes may have been missed."""

@@ -8,7 +8,8 @@ in the folder of the hub, which other users cannot enter, are read that way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -41,6 +42,9 @@ _HOP = frozenset(
 )
 _ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _IDLE_S = 30.0
+_ATTEMPTS = 3
+"""Idle connections to a process that was just killed fail one by one."""
+
 _HEAD_BYTES = 64 * 1024
 _SAFE = frozenset({"GET", "HEAD"})
 _LOST = orjson.dumps(
@@ -78,11 +82,20 @@ class Forwarder:
             )
         return session
 
-    async def forward(self, index: int, scope: Scope, receive: Receive, send: Send) -> None:
+    async def forward(
+        self,
+        index: int,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        may_repeat: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Let the process ``index`` answer a request.
 
-        A request that changes nothing is sent again if the process ends before it has answered; the sockets
-        stay open meanwhile, so it waits for the process that takes over. Any other one gets status 503.
+        A request that changes nothing, by its HTTP method or with ``may_repeat``, is sent again if the
+        process ends before it has answered; the sockets stay open meanwhile, so it waits for the process that
+        takes over. Any other one gets status 503.
         """
         body: bytes | AsyncIterator[bytes] | None = None
         if (size := _body_size(scope)) is None:
@@ -92,7 +105,7 @@ class Forwarder:
             if whole is None:
                 return
             body = whole
-        again = scope["method"] in _SAFE
+        attempts = _ATTEMPTS
         while True:
             started = _Started(send)
             try:
@@ -106,10 +119,11 @@ class Forwarder:
                 if started.has_begun:
                     # the connection to the client ends before its answer is whole
                     raise ConnectionAbortedError(str(error)) from error
-                if not again:
+                attempts -= 1
+                is_safe = isinstance(body, bytes | None) and (scope["method"] in _SAFE or may_repeat())
+                if not attempts or not is_safe:
                     await _refuse(send)
                     return
-                again = False
 
     async def _exchange(
         self, index: int, scope: Scope, body: bytes | AsyncIterator[bytes] | None, send: Send
@@ -227,6 +241,19 @@ async def _refuse(send: Send) -> None:
     await send({"type": "http.response.body", "body": _LOST})
 
 
+def render_inside(value: Any) -> bytes:
+    """JSON for another process; arguments of calls may have integers of more than 64 bits."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
+
+
+def read_inside(body: bytes) -> Any:
+    """The value of `render_inside`; orjson would read integers of more than 64 bits as floats."""
+    return json.loads(body)
+
+
 async def request_inside(
     session: aiohttp.ClientSession, method: str, path: str, body: bytes | None = None, *, timeout_s: float
 ) -> Any:
@@ -237,6 +264,6 @@ async def request_inside(
                 answer = await reply.read()
                 if reply.status != 200:
                     raise OSError(f"it answers with status {reply.status}")
-                return orjson.loads(answer)
+                return read_inside(answer)
         except aiohttp.ClientError as error:
             raise OSError(str(error)) from error

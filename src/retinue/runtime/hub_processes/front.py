@@ -8,10 +8,12 @@ that the bounds of a chain hold over all processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from retinue.core.record import HUB_NAME
 from retinue.mcp.codec.tools import AGENT_MARK, list_agents_of
 from retinue.mesh.admission import ProcessLimits
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
@@ -23,8 +25,10 @@ from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, owner_of
 from retinue.runtime.hub_processes.request_head import (
     RequestHead,
+    changes_nothing,
     find_message_id,
     find_name,
+    find_tool,
     read_head,
     read_request,
 )
@@ -52,7 +56,7 @@ class Reach:
         dispatcher: Dispatcher,
         sources: Collection[str],
         is_current: Callable[[], bool],
-        own_skills: Callable[[], Collection[str]],
+        own_skills: Callable[[], Mapping[str, bool]],
         *,
         exams_required: bool = False,
         sessions: Container[str] = (),
@@ -118,6 +122,17 @@ class Reach:
             if len(self._known_tools) > _MAX_KNOWN:
                 del self._known_tools[next(iter(self._known_tools))]
         return is_covered
+
+    def may_repeat(self, head: RequestHead | None, body: bytes | None) -> bool:
+        """Whether a request to the leader may be sent again to the next one, because it changes nothing."""
+        if head is None or body is None:
+            return False
+        if head.protocol == "execute" and head.agent in (None, HUB_NAME):
+            return self._own_skills().get(str(read_request(body).get("method")), False)
+        if head.protocol != "mcp":
+            return False
+        tool = find_tool(body)
+        return changes_nothing(body) if tool is None else self._own_skills().get(tool, False)
 
     def _covers_mcp(self, head: RequestHead, body: bytes) -> bool:
         request = read_request(body)
@@ -237,9 +252,11 @@ class Front:
         if is_here or (reach is not None and head is not None and reach.covers(head, body)):
             await self._own(scope, receive, send)
         else:
-            await self.ask_leader(scope, receive, send)
+            await self._ask_leader(head, body, scope, receive, send)
 
-    async def ask_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _ask_leader(
+        self, head: RequestHead | None, body: bytes | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Let the leader answer a request."""
         assert self._reach is not None, "asked by a follower only"
         if self._reach.limits.is_stopping:
@@ -248,4 +265,5 @@ class Front:
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": STOPPING})
             return
-        await self._forwarder.forward(LEADER, scope, receive, send)
+        may_repeat = partial(self._reach.may_repeat, head, body)
+        await self._forwarder.forward(LEADER, scope, receive, send, may_repeat=may_repeat)

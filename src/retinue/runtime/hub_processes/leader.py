@@ -14,14 +14,14 @@ import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.errors import RetinueError
-from retinue.core.record import ListingKey
+from retinue.core.record import Candidate, Health, ListingKey
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
 from retinue.mesh.reading import Change
 from retinue.parts.process import Process
-from retinue.runtime.hub_processes.forwarding import is_forwarded
+from retinue.runtime.hub_processes.forwarding import is_forwarded, read_inside, render_inside
 from retinue.runtime.parts.audit import AuditLog
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.web.disconnect import read_body
@@ -50,6 +50,7 @@ SKILLS = "skills"
 
 OWN_SKILLS = "own skills"
 POLICIES = "policies"
+BREAKER = "breaker opened"
 
 
 class _Untold:
@@ -87,6 +88,8 @@ class LeaderExchange:
         }
         self._loop = asyncio.get_running_loop()
         process.agent.changes.subscribe(self._own_changed)
+        self._record_health = process.dispatcher.health_sink or self._directory.record_health
+        process.dispatcher.health_sink = self._note_health
 
     def tell(self, name: str, news: Any) -> None:
         """Tell all processes a piece of news under a name, in the order of the calls."""
@@ -99,12 +102,19 @@ class LeaderExchange:
             untold.keys.add(change.entry.id)
             untold.wake.set()
 
+    def _note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
+        """Record what calls have shown of an agent; if its breaker is open, it opens in all processes."""
+        self._record_health(candidate, health, reason)
+        if self._process.dispatcher.agent_stats.of(candidate).breaker.is_open:
+            self.tell(BREAKER, [list(candidate.id), reason])
+
     def _own_changed(self, change: Change) -> None:
         if change.kind == "tools" and self._followers:
             self._loop.call_soon_threadsafe(lambda: self.tell(OWN_SKILLS, self._list_skills()))
 
-    def _list_skills(self) -> list[str]:
-        return sorted(skill.id for skill in self._process.agent.record().skills)
+    def _list_skills(self) -> Mapping[str, bool]:
+        """The skills of the hub itself, and whether a call of each may be repeated."""
+        return {skill.id: skill.is_repeatable for skill in self._process.agent.record().skills}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -119,7 +129,7 @@ class LeaderExchange:
             self._take_rows(*body.split(b"\n"))
         else:
             try:
-                answer = orjson.dumps({"result": await self.answers[path](orjson.loads(body))})
+                answer = render_inside({"result": await self.answers[path](read_inside(body))})
             except RetinueError as error:
                 answer = orjson.dumps({"error": execute_fault(error)})
         await send_json(send, answer)
@@ -169,7 +179,9 @@ class LeaderExchange:
             stats.probe_answered()
         else:
             stats.probe_failed(verdict["reason"], certain=verdict["health"] == "unreachable")
-        report_health(stats, entry, self._process.dispatcher.health_sink or self._directory.record_health)
+            if verdict["is_open"]:
+                stats.breaker.open(verdict["reason"])
+        report_health(stats, entry, self._note_health)
         return True
 
     async def _reread(self, place: Mapping[str, str]) -> list[str]:

@@ -10,6 +10,7 @@ from secrets import token_urlsafe
 from typing import Any
 
 from retinue.mcp.server.long_results import LongResults
+from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.server.shared_sessions import SESSIONS, USED, SharedSessions
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
@@ -25,6 +26,7 @@ from retinue.runtime.hub_processes.place import HubPlace, make_task_id, own_name
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.audit_store import SqliteAudit
+from retinue.storage.files import storage_errors
 
 _PROCESS_UP = "retinue_hub_process_up"
 
@@ -93,7 +95,9 @@ async def _sharing_policies(process: Process, exchange: LeaderExchange) -> Async
 
 def _share_mcp(process: Process, exchange: LeaderExchange, place: HubPlace) -> None:
     """Let the other processes answer calls in the MCP sessions of the leader."""
-    sessions = SharedSessions(exchange.tell)
+    with storage_errors(place.folder):
+        records = SessionRecords(place.folder / "sessions")
+    sessions = SharedSessions(exchange.tell, records)
     process.add(SharedMcp, SharedMcp(make_state=own_names(place, token_urlsafe), sessions=sessions))
     exchange.state_now |= {SESSIONS: sessions.list_open, USED: lambda: sessions.is_used}
 

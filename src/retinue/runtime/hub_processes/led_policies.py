@@ -109,9 +109,9 @@ def answer_policies(
         method, *arguments = asked
         return await _METHODS[method](await open_approvals(), *arguments)
 
-    async def keep_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
+    async def keep_inputs(rows: Sequence[str]) -> None:
         for row in rows:
-            audit.append_inputs(row)
+            audit.append_rendered_inputs(row.encode())
 
     exchange.answers |= {
         COUNTS_PATH: answer_counts,

@@ -29,6 +29,26 @@ _TRACE_KEY = TRACE_ID.decode()
 _NAMES = re.compile(rb"requestState|x-openstarry-trace-id", re.IGNORECASE)
 """What a body of MCP has that names a process; others are not parsed for it."""
 
+_CHANGES_NOTHING = frozenset(
+    {
+        "initialize",
+        "notifications/initialized",
+        "ping",
+        "tools/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "prompts/list",
+        "prompts/get",
+        "completion/complete",
+        "logging/setLevel",
+        "server/discover",
+    }
+)
+"""Methods of MCP after which the server is as it was, or whose repetition changes nothing more."""
+
 _ENDS: Mapping[str, Protocol] = {"/execute": "execute", "/mcp": "mcp"}
 _AGENTS = "/agents/"
 _SESSION, _VERSION = SESSION_HEADER.encode(), VERSION_HEADER.encode()
@@ -112,6 +132,17 @@ def find_message_id(body: bytes | None) -> str | None:
     """The id of a message of A2A, by which a repetition of it is known."""
     message_id = {} if body is None else read_message(read_params(body)).get("messageId")
     return message_id if isinstance(message_id, str) else None
+
+
+def changes_nothing(body: bytes) -> bool:
+    """Whether a request of MCP changes nothing, so that it may be sent again to the next leader."""
+    return read_request(body).get("method") in _CHANGES_NOTHING
+
+
+def find_tool(body: bytes) -> str | None:
+    """The tool that a request of MCP calls."""
+    name = read_params(body).get("name") if read_request(body).get("method") == "tools/call" else None
+    return name if isinstance(name, str) else None
 
 
 def read_message(params: Mapping[str, Any]) -> Mapping[str, Any]:

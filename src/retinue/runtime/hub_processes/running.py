@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
+import structlog
 from starlette.types import ASGIApp
 
 from retinue.core.record import HUB_NAME
@@ -60,6 +61,7 @@ async def run_hub_process(
     reread: Callable[[], Settings] | None = None,
 ) -> int:
     """Run until asked to stop; returns the exit code. Raises what `run_process` raises."""
+    structlog.contextvars.bind_contextvars(process=place.index)  # in each line of the log
     board = Board(place.board, place.index, place.count)
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]

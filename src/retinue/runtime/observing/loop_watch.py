@@ -15,11 +15,13 @@ from types import FrameType
 LIMIT_S = 1.0
 """How long the loop may stand still; calls of others wait meanwhile."""
 
+_FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+
 _NOT_AUTHORS = tuple(
-    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    {str(Path(sysconfig.get_path(name)).resolve()) for name in _FOLDERS}
     | {str(Path(__file__).resolve().parents[2])}
 )
-"""The folders of the standard library, of installed packages and of Retinue itself."""
+"""The folders of the standard library, of installed packages and programs, and of Retinue itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class LoopWatch:
             seconds = time.monotonic() - self._beat
             if seconds < self._limit_s:
                 continue
-            frame = _find_author_frame(sys._current_frames().get(loop_thread))
+            frame = find_author_frame(sys._current_frames().get(loop_thread))
             if frame is None:
                 continue
             key = (frame.f_code.co_filename, frame.f_code.co_qualname if sys.version_info >= (3, 11) else "")
@@ -71,7 +73,7 @@ class LoopWatch:
                 self._report(BlockingPlace(frame.f_code.co_name, key[0], frame.f_lineno, seconds))
 
 
-def _find_author_frame(frame: FrameType | None) -> FrameType | None:
+def find_author_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of code that is neither of a package nor of the standard library."""
     while frame is not None:
         file = str(Path(frame.f_code.co_filename).resolve())

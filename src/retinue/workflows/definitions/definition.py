@@ -516,6 +516,11 @@ class Definition(StrictModel):
     schedule: SchedulePart | None = None
     on: Triggers | None = None
 
+    def complete_input(self, value: Any) -> Any:
+        """The input of a run; a missing one is an empty object where the schema asks for an object."""
+        is_object = self.input is not None and self.input.get("type") == "object"
+        return {} if value is None and is_object else value
+
     def to_json(self) -> dict[str, Any]:
         """The canonical form: JSON values, without what equals the default."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
