@@ -115,3 +115,42 @@ def test_a_team_toml_that_exists_stays(tmp_path: Path) -> None:
     assert parse_definition((folder / "team.toml").read_bytes()).name == "team-1-desk"
     with pytest.raises(InvalidSettingError, match="exists"):
         convert_settings(folder)
+
+
+def test_values_that_may_be_secret_become_secrets_and_are_in_no_file() -> None:
+    settings = b"""
+[[agents]]
+target = "agents/word/agent.py"
+env = { DB_PASSWORD = "hunter2secret", PAGES = "postgres://me:hunter2secret@db/pages", MODE = "plain" }
+
+[imports.api]
+url = "https://x.example/mcp"
+headers = { "X-Api-Key" = "hunter2secret", Authorization = "Bearer hunter2secret" }
+
+[imports.other]
+url = "https://y.example/mcp"
+headers = { "X-Api-Key" = "${X_API_KEY}" }
+
+[imports.files]
+command = "npx"
+args = ["files@1.0.0", "--token", "hunter2secret"]
+
+[imports.query]
+url = "https://x.example/mcp?api_key=hunter2secret"
+
+[imports.filled]
+url = "https://x.example/mcp?q=${X_API_KEY}"
+"""
+    conversion = convert_config(settings, "shop")
+    team = parse_definition(conversion.text.encode())
+    assert "hunter2" not in conversion.text + "".join(conversion.left_out)
+    env = {"DB_PASSWORD": "${DB_PASSWORD}", "PAGES": "${PAGES}", "MODE": "plain"}
+    assert dict(team.agents[0].env) == env
+    headers = {"X-Api-Key": "${X_API_KEY_2}", "Authorization": "${AUTHORIZATION}"}
+    assert dict(team.imports["api"].headers) == headers
+    assert {*team.secrets} == {"DB_PASSWORD", "PAGES", "X_API_KEY", "X_API_KEY_2", "AUTHORIZATION"}
+    assert ({*team.imports}, team.imports["files"].args) == ({"api", "other", "files"}, ())
+    assert {line.partition(":")[0] for line in conversion.left_out} == {
+        *("agents[0].env.DB_PASSWORD", "agents[0].env.PAGES", "imports.api.headers.X-Api-Key"),
+        *("imports.api.headers.Authorization", "imports.files.args", "imports.query", "imports.filled"),
+    }

@@ -1,6 +1,7 @@
 """Converts a ``retinue.toml`` into the ``team.toml`` of the same agents, imports, models and access lists.
 
 What belongs to the machine, or has no exact version, is left out, and each such place is told with a reason.
+A value of ``env`` or ``headers`` whose name is that of a secret becomes a secret, and its value is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import hide_argument_secrets, hide_url_secrets, is_secret_name
 from retinue.team.definition import OF_THE_MACHINE, parse_definition
 from retinue.team.files import find_path_problem
 from retinue.team.toml_text import quote, render_value
@@ -104,6 +106,9 @@ class _Converter:
         """What the import is of: an address, a document, or a package in one exact version."""
         for key in ("url", "a2a"):
             if key in table:
+                if "$" in str(table[key]) or hide_url_secrets(str(table[key])) != str(table[key]):
+                    self.leave_out(place, f"its {key} holds a secret or a $; pass that in headers")
+                    return None
                 return {key: table[key]}
         if "openapi" in table:
             if find_path_problem(str(table["openapi"])):
@@ -121,23 +126,40 @@ class _Converter:
             return None
         made: dict[str, Any] = {runner: f"{match[1]}{'@' if runner == 'npm' else '=='}{match[2]}"}
         if args := words[1:]:
-            if any("$" in word for word in args):
+            if any("$" in word for word in args) or hide_argument_secrets(args) != args:
                 self.leave_out(f"{place}.args", "other users see arguments; pass secrets in env")
             else:
                 made["args"] = args
         return made
 
     def _keep_texts(self, place: str, texts: Mapping[str, Any], user: str) -> dict[str, str]:
-        """The texts whose variables become secrets of the team; others with a $ are left out."""
+        """The texts whose variables become secrets of the team, as do values with the name of a secret.
+
+        Others with a $ are left out.
+        """
         kept = {}
         for key, text in texts.items():
             if "$" in _VARIABLE.sub("", str(text)):
                 self.leave_out(f"{place}.{key}", "it has a $ outside ${NAME}")
                 continue
+            is_secret = is_secret_name(key) or hide_url_secrets(str(text)) != str(text)
+            if is_secret and text and not _VARIABLE.search(str(text)):
+                text = f"${{{self._name_secret(key)}}}"
+                self.leave_out(f"{place}.{key}", f"its value may be secret; it is {text} of [secrets] now")
             for name in _VARIABLE.findall(str(text)):
                 self.secrets.setdefault(name, _DESCRIPTION.format(name=name, user=user))
             kept[key] = str(text)
         return kept
+
+    def _name_secret(self, key: str) -> str:
+        """A name for the secret that the value of a variable or header becomes; no other value has it."""
+        stem = re.sub(r"\W+", "_", key, flags=re.ASCII).strip("_").upper()
+        name = stem = stem if stem[:1].isalpha() else f"SECRET_{stem}".rstrip("_")
+        taken, number = {*self.secrets, *_VARIABLE.findall(str(self.document))}, 1
+        while name in taken:
+            number += 1
+            name = f"{stem}_{number}"
+        return name
 
     def list_models(self) -> dict[str, dict[str, Any]]:
         models = {}
