@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from benchmarks.figures import Figure
 from benchmarks.ranking import (
@@ -114,40 +115,43 @@ def use(
             others = [f"{hit.entry.source}/{hit.skill.id}" for hit in hits]
             tool = next((one for one in others if one != tool), tool)
         source, _, skill = tool.partition("/")
-        entry = next(hit for hit in _agents(search)[skill])
-        key = SkillKey(source, entry, skill)
+        key = SkillKey(source, _entries(search)[source, skill][0].name, skill)
         stems = _HASHES.of_request(text)
         book.put(Experience(f"{number}", 0.0, key, "1", stems, 0, "done"))
     return book
 
 
-_AGENTS: dict[int, Mapping[str, Sequence[str]]] = {}
-
-
-def _agents(search: SkillSearch) -> Mapping[str, Sequence[str]]:
-    """The agents of each skill."""
-    known = _AGENTS.get(id(search))
-    if known is None:
-        agents: dict[str, list[str]] = {}
-        for listing_id, _ in search.index.iterate_digests():
-            entry = search.find_entry(listing_id)
-            for skill in () if entry is None else entry.skills:
-                agents.setdefault(skill, []).append(entry.name if entry is not None else "")
-        known = _AGENTS[id(search)] = agents
-    return known
+@cache
+def _entries(search: SkillSearch) -> Mapping[tuple[str, str], Sequence[Entry]]:
+    """The entries of each skill, by source and skill."""
+    entries: dict[tuple[str, str], list[Entry]] = {}
+    for listing_id, _ in search.index.iterate_digests():
+        entry = search.find_entry(listing_id)
+        for skill in () if entry is None else entry.skills:
+            if entry is not None:
+                entries.setdefault((entry.source, skill), []).append(entry)
+    return entries
 
 
 def ask(
     search: SkillSearch, questions: Sequence[Question], used: frozenset[str], book: ExperienceBook
 ) -> Result:
     """hit@1 with this history; the place of the bandit is not drawn."""
+    entries = _entries(search)
     hits = {True: 0, False: 0}
     asked = {True: 0, False: 0}
     for text, tools in questions:
         is_used = not tools.isdisjoint(used)
         asked[is_used] += 1
         learn = LearnedRanking(
-            book, _HASHES, _find_digest, 0, _HASHES.of_request(text), explored=0.0, clock=lambda: 0.0
+            book,
+            _HASHES,
+            _find_digest,
+            0,
+            _HASHES.of_request(text),
+            explored=0.0,
+            clock=lambda: 0.0,
+            list_entries=lambda key: entries[key.source, key.skill],
         )
         best = search.find_skills(text, SCOPES, limit=1, learn=learn).hits
         hits[is_used] += bool(best) and f"{best[0].entry.source}/{best[0].skill.id}" in tools

@@ -31,7 +31,7 @@ from benchmarks.tool_catalogue import NoToolsError, load_tool_set
 from retinue.core.record import Listing, ListingKey, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.search.agents import AgentSearch
-from retinue.mesh.search.ranking import Fit, SkillSearch, estimate_fit, visible_to
+from retinue.mesh.search.ranking import Fit, SkillSearch, judge_fit, visible_to
 from retinue.mesh.search.skill_texts import render_text
 from retinue.storage.listing_store import SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
@@ -214,7 +214,7 @@ class _Twins:
         removed = {name for name in self._words if any(self._are_twins(name, tool) for tool in tools)}
         query, ranked = self._search.rank_skills(text, SCOPES, limit=_AT)
         left = [hit for hit in ranked if f"{hit.entry.source}/{hit.skill_id}" not in removed]
-        return estimate_fit(left[0].score, query) if left else Fit(0.0, False)
+        return judge_fit(left[0], query) if left else Fit(0.0, False)
 
     def _are_twins(self, name: str, tool: str) -> bool:
         words, others = self._words[name], self._words[tool]

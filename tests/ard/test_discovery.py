@@ -13,15 +13,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from retinue.ard.codec.catalog import Publisher
+from retinue.ard.codec.catalog import CatalogEntry, Publisher
 from retinue.ard.codec.search import INCOMPLETE_HEADER, VISITED_HEADER
-from retinue.ard.federation import Upstreams
+from retinue.ard.federation import Upstreams, rank_entries
 from retinue.ard.server import DiscoveryEndpoint
 from retinue.core.record import AgentRecord, Endpoint, Example, Listing, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.permissions import Access
-from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.ranking import LIKELY_FROM, SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
 from retinue.runtime.access import security_settings
 from retinue.settings import Settings
@@ -242,6 +242,23 @@ async def test_catalogs_are_searched_here_with_those_that_they_name(http: HttpCl
             assert sorted(names_in(reply)) == ["boots", "umbrella", "weather"]
             only = await post(http, url, "rain", filter={"tags": ["rain"]})
             assert names_in(only) == ["boots"]
+
+
+def test_an_entry_that_lacks_the_action_of_a_request_scores_below_every_likely_one() -> None:
+    entries = [
+        CatalogEntry(
+            identifier=f"urn:air:c.example:x:{name}",
+            displayName=name,
+            type="application/a2a-agent-card+json",
+            url="http://x/",
+            description=text,
+        )
+        for name, text in (("weather", "Tells the weather of a city"), ("bank", "Keeps money"))
+    ]
+    ((_, score),) = rank_entries("the weather of a city", entries)
+    ((entry, unlikely),) = rank_entries("delete the weather of a city", entries)
+    assert entry["displayName"] == "weather"
+    assert unlikely < round(100 * LIKELY_FROM) < score
 
 
 async def test_referrals_name_the_others_and_ask_none(http: HttpClient) -> None:

@@ -15,6 +15,7 @@ import retinue
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.executions import WATCH_S
 from tests.crash.agents import AGENT, KeptAgents
+from tests.crash.postgres import Postgres
 from tests.crash.test_thinking import open_storage, start_run
 from tests.crash.test_thinking_victims import HUB
 from tests.mcp.clients import connect
@@ -186,3 +187,45 @@ async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_execute
     texts = [kinds.index(f"t/turn-{turn + 1}/model text Turn {turn} is") for turn in (2, 3)]
     ends = [line.startswith("t/turn-3/model step_finished") for line in kinds].index(True)
     assert texts[0] < ends < texts[1], watchers.in_program
+
+
+@requirement("T-17")
+@pytest.mark.crash
+@pytest.mark.timeout(180)
+async def test_the_page_of_a_second_hub_shows_what_a_run_of_the_first_hub_writes(
+    postgres: Postgres, tmp_path: Path, retinue_home: Path
+) -> None:
+    """The text of a request that begins after the first look is on the page before the request has ended."""
+    environment = {"RETINUE_DATABASE": postgres.create_database(), **LEASE}
+    second = {**environment, "RETINUE_HOME": str(tmp_path / "second")}
+    agents = KeptAgents(tmp_path / "agents", {"thinker": MODEL, "adder": TOOL}, 0.5)
+    stays = {point: agents.folder / f"stay {point}" for point in ("complete 0", "written 1")}
+    for stay in stays.values():
+        stay.touch()
+    async with AsyncExitStack() as stack:
+        stack.callback(agents.close)
+        await asyncio.to_thread(agents.start)
+        hub = stack.enter_context(program(*HUB, cwd=tmp_path, environment=environment))
+        other = stack.enter_context(program(*HUB, cwd=tmp_path, environment=second))
+        start_run(hub, retinue_home, "r")
+        await asyncio.to_thread(wait_until, lambda: "begin complete 0" in agents.read_log(), "the request")
+        url = other.url_in("hub at")
+        token = (tmp_path / "second" / "keys" / "local.token").read_text().strip()
+        assert "is written" not in await asyncio.to_thread(read_page, url, token)
+        async with asyncio.timeout(20):
+            while not await count_watches(environment["RETINUE_DATABASE"]):
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(2 * WATCH_S)
+        stays["complete 0"].unlink()
+        async with asyncio.timeout(20):
+            while "Turn 1 is written." not in await asyncio.to_thread(read_page, url, token):
+                await asyncio.sleep(0.05)
+        assert "begin complete 2" not in agents.read_log()
+        stays["written 1"].unlink()
+        asked = {"run": "r", "wait_s": 20}
+        async with asyncio.timeout(60):
+            while not (reply := await asyncio.to_thread(execute, url, "follow_run", asked, token))["result"][
+                "done"
+            ]:
+                pass
+        assert reply["result"]["status"] == "done"

@@ -69,9 +69,10 @@ async def test_auto_keeps_to_its_rules_where_thinking_does_not_surely_help(offic
             {**WARM, "preferences": {"role": "plan"}},
             {**WARM, "preferences": {"agent": "writer"}},
             {"prompt": "Polish this text about the weather of a city"},
+            {"prompt": "Delete the weather of a city"},
         )
     ]
-    assert workflows == ["direct", "direct", "direct", "iterative"]
+    assert workflows == ["direct", "direct", "direct", "iterative", "direct"]
 
 
 async def test_a_preferred_model_thinks_and_its_answers_are_not_cached(office: Office) -> None:

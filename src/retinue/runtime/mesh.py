@@ -189,7 +189,7 @@ async def open_mesh(
         stack.push_async_callback(notifications.aclose)
         search = _make_search(directory, texts)
         exams = ExamBook()
-        history = SearchHistory(directory.find_skill, directory.find_named)
+        history = SearchHistory(directory.find_skill, directory.find_named, list_named=directory.list_named)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)

@@ -117,7 +117,9 @@ async def connect_agents(
                     directory=directory,
                     lookup=lookup,
                     search=search,
-                    history=SearchHistory(directory.find_skill, directory.find_named),
+                    history=SearchHistory(
+                        directory.find_skill, directory.find_named, list_named=directory.list_named
+                    ),
                     exams=ExamBook(),
                     caller=caller,
                     track=track,

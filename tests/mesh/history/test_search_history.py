@@ -72,6 +72,7 @@ class Mesh:
         self.history = SearchHistory(
             self._find_skill,
             self._find_named,
+            list_named=lambda name: [self.entry(held) for held in self.held.values() if held.name == name],
             explored=self.explored,
             clock=lambda: self.now,
             monotonic=lambda: self.now,
@@ -238,6 +239,34 @@ def test_an_agent_that_fails_later_falls_behind_its_twin(mesh: Mesh) -> None:
         mesh.end("routes", "plan_route", status="failed")
     mesh.use("trips", "book_trip", times=1, text=asked)
     assert mesh.find(asked)[0] == "book_trip"
+
+
+async def test_a_skill_that_shares_no_word_with_a_request_is_found_by_what_served_it_before(
+    mesh: Mesh,
+) -> None:
+    asked = "gym session on monday"
+    assert mesh.find(asked) == []
+    mesh.use("routes", "plan_route", text=f"a journey to the {asked}")
+    assert mesh.find(asked) == ["plan_route"]
+    assert mesh.find("note of the gym session") == ["add_note", "plan_route"], "its card has a word"
+    learn = mesh.history.learn_for(ANNA, asked)
+    seen = mesh.search.find_skills(asked, MESH, learn=learn, accept=lambda entry: entry.name != "routes")
+    assert seen.hits == ()
+    assert mesh.search.find_skills(asked, MESH, learn=learn, within=[NOTES.id]).hits == ()
+    assert mesh.find(asked, GUEST) == [], "it learns from its own calls only"
+    mesh.use("routes", "plan_route", text=f"a journey to the {asked}")
+    mesh.history.rate(ANNA, "plan_route", is_good=False)
+    assert mesh.find(asked) == [], "as much was bad as was good"
+    await mesh.history.forget()
+    assert mesh.find(asked) == []
+
+
+def test_one_other_caller_puts_no_skill_before_those_whose_cards_have_the_words(mesh: Mesh) -> None:
+    for number in range(20):
+        mesh.use("notes", "add_note", BEN, text=f"add a note {ASKED} {number}")
+    assert mesh.find()[-1] == "add_note"
+    mesh.hold(mesh.listings[0])
+    assert mesh.find() == ["plan_route"], "an agent that has gone is not proposed"
 
 
 def test_a_copy_inherits_no_history_and_one_of_the_same_name_makes_no_record(mesh: Mesh) -> None:

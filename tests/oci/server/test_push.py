@@ -19,8 +19,9 @@ from starlette.applications import Starlette
 
 from retinue.core.call import Principal
 from retinue.oci.codec.artifacts import card_artifact, render_artifact
-from retinue.oci.codec.manifest import EMPTY_CONFIG
-from retinue.oci.codec.reference import Reference, digest_of
+from retinue.oci.codec.manifest import EMPTY_CONFIG, INDEX_TYPE, describe
+from retinue.oci.codec.reference import Reference, digest_of, referrers_tag
+from retinue.oci.codec.referrers import SUBJECT, render_referrers
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS, Uploads
 from retinue.oci.registry import publish_card
@@ -29,6 +30,7 @@ from retinue.oci.server.push import CheckPublish, permit_all
 from retinue.policies.decision import Engine
 from retinue.policies.gate import Gate
 from retinue.policies.policy_set import load_policies
+from retinue.runtime.checks.state import check_layouts
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import REGISTRY_PATH
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
@@ -312,6 +314,35 @@ async def test_a_manifest_that_is_none_is_refused(
     for content in PACKAGE.blobs.values():
         await endpoint.upload(content)
     assert _error(await endpoint.put(target, raw, content_type=media_type)) == expected
+
+
+async def test_an_index_of_referrers_is_kept_under_the_tag_of_its_subject_beside_the_card(
+    endpoint: Endpoint, layout: LayoutRegistry
+) -> None:
+    await publish_card(layout, "plan-agent", CARD, version="1", skills=[], created=NOON)
+    (tag,) = await layout.list_tags("agents/plan")
+    card = await layout.find_digest(Reference("agents/plan", tag=tag))
+    assert card is not None
+    place = f"/v2/agents/plan/manifests/{referrers_tag(card)}"
+    old = describe(PACKAGE.manifest_bytes, MANIFEST)
+    for rows in ([old], [old, describe(b"{}", MANIFEST)]):
+        index = render_referrers(rows)
+        put = await endpoint.put(referrers_tag(card), index, content_type=INDEX_TYPE)
+        assert (put.status, put.headers["docker-content-digest"]) == (201, digest_of(index))
+        assert SUBJECT not in put.headers, "so its client goes on to keep the index"
+        held = await endpoint.ask("GET", place)
+        assert (held.body, held.headers["content-type"]) == (index, INDEX_TYPE)
+    assert (
+        await layout.find_digest(Reference("agents/plan", digest=digest_of(render_referrers([old])))) is None
+    )
+    assert (await layout.pull(Reference("agents/plan", tag=tag))).content == CARD
+    assert (await check_layouts(layout)).status == "ok"
+    for target, body in ((referrers_tag(card), b'{"manifests": {}}'), ("v2", index)):
+        assert _error(await endpoint.put(target, body, content_type=INDEX_TYPE)) == (400, "MANIFEST_INVALID")
+    strange = await endpoint.put("sha256-" + "0" * 64, index, content_type=INDEX_TYPE)
+    assert strange.status == 403, "the repository belongs to the card"
+    assert (await endpoint.ask("DELETE", f"/v2/agents/plan/manifests/{tag}")).status == 202
+    assert await layout.list_repositories() == []
 
 
 async def test_a_manifest_is_put_under_its_digest_and_gets_its_tag_later(

@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import nlargest
 
 from retinue.core.call import ANONYMOUS
@@ -23,12 +24,18 @@ from retinue.core.record import ListingKey
 from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
 from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
-from retinue.mesh.search.ranking import RankedSkill
+from retinue.mesh.search.ranking import RankedSkill, highest_score
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency
 
 LAMBDA = 3.0
 KAPPA = 0.2
 """The weight of the history, and the credit of a skill without one."""
+
+NEXT_RECORD = 0.2
+"""The share that the second most similar own record adds to ``neighbours``. More costs unused skills."""
+
+MAX_PROPOSED = 16
+"""Skills that one search gets from the history though the words of their cards did not find them."""
 
 PRIOR_CALLS = 2.0
 
@@ -75,6 +82,9 @@ _LAST = 0.01
 
 FindDigest = Callable[[Entry, str], tuple[str, bool] | None]
 """The digest of a skill, and whether it may be called twice; None if the skill has gone."""
+
+ListEntries = Callable[[SkillKey], Iterable[Entry]]
+"""The entries of the agent of a skill; none if it has gone."""
 
 FindBlame = Callable[[Entry], float]
 """The part of its credit that an agent loses by receipts of other hubs, 0 … 1."""
@@ -264,8 +274,10 @@ class LearnedRanking:
         explored: float = EXPLORED,
         clock: Callable[[], float] = time.time,
         blame: FindBlame = blame_nobody,
+        list_entries: ListEntries = lambda _key: (),
     ) -> None:
         self._book = book
+        self._list_entries = list_entries
         self._hashes = hashes
         self._find_digest = find_digest
         self._caller = caller
@@ -280,16 +292,31 @@ class LearnedRanking:
         self.parts: dict[tuple[ListingKey, str], ScoreParts] = {}
         """The parts of the scores of the last search, by listing and skill; of skills with calls or blame."""
 
+    @cached_property
+    def _alike(self) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
+        return self._find_alike(self._stems)
+
+    def propose(self) -> list[tuple[Entry, str]]:
+        """The skills of the most similar requests that were served, at most `MAX_PROPOSED`."""
+        similar = {
+            key: max((alike for record, alike in records if VALUES[record.verdict] > 0), default=0.0)
+            for key, records in self._alike.items()
+        }
+        keys = nlargest(MAX_PROPOSED, (key for key in similar if similar[key]), key=similar.__getitem__)
+        return [(entry, key.skill) for key in keys for entry in self._list_entries(key)]
+
     def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
-        """The candidates with their new scores, in any order."""
+        """The candidates with their new scores, in any order, without those that match nothing."""
         self.parts.clear()
         if not ranked:
             return []
-        best = max(skill.score for skill in ranked)
-        stems = self._stems
-        alike = self._find_alike(stems)
+        stems, alike = self._stems, self._alike
+        best = max(skill.score for skill in ranked) or highest_score(query)
         learned = [self._rescore(skill, best, alike) for skill in ranked]
-        return self._try_unproven(learned, ranked, stems) if self.parts and len(self._book) else learned
+        learned = [skill for skill in learned if skill.score > 0.0]
+        if not learned or not self.parts or not len(self._book):
+            return learned
+        return self._try_unproven(learned, ranked, stems)
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
@@ -360,16 +387,20 @@ class LearnedRanking:
     def _judge(self, alike: Iterable[tuple[Experience, float]], digest: str, now: float) -> float:
         """What came of the most similar requests, −1 … 1.
 
-        The caller's own calls count in full. Of the other callers one praises for half, and two for all. What
-        one of them blames counts for `BAD_ALONE` at most, and a correction not at all, until two agree.
+        The caller's own calls count in full, the second most similar one with `NEXT_RECORD`. Of the other
+        callers one praises for half, and two for all. What one of them blames counts for `BAD_ALONE` at most,
+        and a correction not at all, until two agree.
         """
         good: defaultdict[int, float] = defaultdict(float)
         bad: defaultdict[int, float] = defaultdict(float)
-        own_good = own_bad = alone = 0.0
+        own: list[tuple[float, float]] = [(0.0, 0.0), (0.0, 0.0)]
+        own_bad = alone = 0.0
         for record, similarity in alike:
-            value = VALUES[record.verdict] * similarity * weigh_record(record, digest, now)
+            weight = weigh_record(record, digest, now)
+            value = VALUES[record.verdict] * similarity * weight
             if record.caller == self._caller:
-                own_good, own_bad = max(own_good, value), max(own_bad, -value)
+                own.append((value, weight))
+                own_bad = max(own_bad, -value)
                 continue
             side = good if value > 0 else bad
             voice = find_voice(record.caller)
@@ -379,6 +410,8 @@ class LearnedRanking:
         blamed = nlargest(2, bad.values())
         agreed = blamed[1] if len(blamed) > 1 else 0.0
         praise = sum(nlargest(2, good.values())) / 2
+        (first, weight), (second, _) = nlargest(2, own)
+        own_good = min(weight, first + NEXT_RECORD * second)
         return max(own_good, praise) - max(own_bad, agreed, min(alone, BAD_ALONE))
 
     def _try_unproven(

@@ -66,6 +66,7 @@ V = TypeVar("V")
 
 FindSkill = Callable[[Entry, str], Skill | None]
 FindNamed = Callable[[str], Entry | None]
+ListNamed = Callable[[str], Iterable[Entry]]
 
 
 class _Offer(NamedTuple):
@@ -91,7 +92,8 @@ class _Search:
 class SearchHistory:
     """The history of one process; off until `open` gives it a store.
 
-    ``find_skill`` opens a skill of an entry, ``find_named`` finds the entry of an agent's name.
+    ``find_skill`` opens a skill of an entry, ``find_named`` finds the entry of an agent's name,
+    ``list_named`` all entries of that name.
     """
 
     def __init__(
@@ -99,12 +101,14 @@ class SearchHistory:
         find_skill: FindSkill,
         find_named: FindNamed,
         *,
+        list_named: ListNamed = lambda _name: (),
         explored: float = EXPLORED,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find_skill = find_skill
         self._find_named = find_named
+        self._list_named = list_named
         self._explored = explored
         self._clock = clock
         self._monotonic = monotonic
@@ -165,6 +169,7 @@ class SearchHistory:
             explored=self._explored,
             clock=self._clock,
             blame=self.blame,
+            list_entries=self._list_entries,
         )
 
     def note_search(
@@ -327,6 +332,9 @@ class SearchHistory:
                 self._dropped.update(self._book.put(record))
 
     # inside
+
+    def _list_entries(self, key: SkillKey) -> list[Entry]:
+        return [entry for entry in self._list_named(key.agent) if entry.source == key.source]
 
     def _put(self, record: Experience) -> None:
         self._changed[record.id] = record

@@ -128,6 +128,8 @@ def explain_place(
             yield "the text has no words"
         elif not skills:
             yield "it offers no skill that you may see"
+        elif not shared and place is not None:
+            yield f"it is number {place} by earlier calls; its skills do not speak of: {', '.join(missing)}"
         elif not shared:
             yield f"none of its skills speaks of: {', '.join(missing)}"
         elif within is not None and listing.id not in within:

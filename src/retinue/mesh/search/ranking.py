@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import get_args
+from typing import Protocol, get_args
 
 import structlog
 
@@ -60,8 +60,6 @@ FindListing = Callable[[ListingKey], Listing | None]
 FindEntry = Callable[[ListingKey], Entry | None]
 FindSkill = Callable[[Entry, str], Skill | None]
 Accept = Callable[[Entry], bool]
-Learn = Callable[["SearchQuery", Sequence["RankedSkill"]], "list[RankedSkill]"]
-"""Gives scored candidates new scores (`retinue.mesh.history.learned_ranking`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,16 @@ class RankedSkill:
     skill_id: str
     score: float
     text: SkillText
+
+
+class Learn(Protocol):
+    """What earlier calls say for one search (`retinue.mesh.history.learned_ranking`)."""
+
+    def propose(self) -> Sequence[tuple[Entry, str]]:
+        """Skills that served requests like this one, as entry and skill id, best first."""
+
+    def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
+        """The scored candidates with new scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +214,13 @@ class SkillSearch:
         """Find the visible skills that match a word of ``text``, best first; none for a text without words.
 
         ``within`` limits the search to some listings, ``accept`` to those for which it returns True.
-        ``learn`` changes the scores. Equal scores are ordered by reachable ▸ source ▸ key.
+        ``learn`` changes the scores and adds skills that match no word. Equal scores are ordered by
+        reachable ▸ source ▸ key.
         """
         query, ranked = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept, learn=learn)
         if not query.asked:
             return NOTHING
-        fit = estimate_fit(ranked[0].score, query) if ranked else NOTHING.fit
-        if fit.is_likely and not may_fit(ranked[0].text, query):
-            fit = Fit(fit.score, False)
+        fit = judge_fit(ranked[0], query) if ranked else NOTHING.fit
         return Found(
             tuple(islice(self._open(ranked), limit)),
             fit,
@@ -246,9 +253,38 @@ class SkillSearch:
                 and entry.offers(skill.skill_id, scopes)
             ):
                 ranked.append(RankedSkill(entry, skill.skill_id, score, skill))
-        ranked = ranked if learn is None else learn(query, ranked)
+        if learn is not None and query.asked:
+            ranked += self._list_proposed(learn, query, ranked, scopes, within, accept)
+            ranked = learn(query, ranked)
         ranked.sort(key=_preference)
         return query, ranked
+
+    def _list_proposed(
+        self,
+        learn: Learn,
+        query: SearchQuery,
+        ranked: Sequence[RankedSkill],
+        scopes: Scopes,
+        within: Collection[ListingKey] | None,
+        accept: Accept | None,
+    ) -> list[RankedSkill]:
+        """The skills that earlier calls propose and the words of cards did not; their scores may be 0."""
+        known = {(skill.entry.id, skill.skill_id) for skill in ranked}
+        proposed: list[RankedSkill] = []
+        for entry, skill_id in learn.propose():
+            if (
+                (entry.id, skill_id) in known
+                or (within is not None and entry.id not in within)
+                or (accept is not None and not accept(entry))
+                or not entry.offers(skill_id, scopes)
+            ):
+                continue
+            proposed += (
+                RankedSkill(entry, skill_id, score_skill(text, query), text)
+                for text in self.index.list_skills([entry.id], visible_to(scopes))
+                if text.skill_id == skill_id
+            )
+        return proposed
 
     def find_candidates(
         self,
@@ -336,6 +372,12 @@ class SkillSearch:
         return corrected if corrected != text else None
 
 
+def judge_fit(best: RankedSkill, query: SearchQuery) -> Fit:
+    """Whether the best hit fits the query."""
+    fit = estimate_fit(best.score, query)
+    return Fit(fit.score, fit.is_likely and may_fit(best.text, query))
+
+
 def estimate_fit(score: float, query: SearchQuery) -> Fit:
     """Estimate from the best score whether its skill fits the query.
 
@@ -356,8 +398,13 @@ def normalize_score(score: float, query: SearchQuery) -> float:
 
     It is divided by the weight of the rarest possible word and by the square root of the number of words.
     """
-    highest = inverse_frequency(0, query.corpus.skills + BACKGROUND_SKILLS)
-    return score / (highest * math.sqrt(len(query.asked)))
+    return score / highest_score(query)
+
+
+def highest_score(query: SearchQuery) -> float:
+    """The score of a skill that fits the query, about."""
+    rarest = inverse_frequency(0, query.corpus.skills + BACKGROUND_SKILLS)
+    return rarest * math.sqrt(len(query.asked))
 
 
 def visible_to(scopes: Scopes) -> frozenset[Visibility]:

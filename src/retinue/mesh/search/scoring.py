@@ -14,8 +14,9 @@ from functools import lru_cache
 
 from retinue.mesh.search.actions import action_of_skill, compare_actions, read_action
 from retinue.mesh.search.background import background_share
-from retinue.mesh.search.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
+from retinue.mesh.search.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, PARAMETERS_FIELD, SkillText
 from retinue.mesh.search.text_index import Corpus, Term, TextIndex
+from retinue.mesh.search.values import list_value_kinds, share_taken
 from retinue.mesh.search.words import stem_words
 
 SATURATION = 1.5
@@ -30,6 +31,9 @@ MIN_SIMILARITY = 0.3
 
 ACTION_WEIGHT = 0.2
 """The share of its score that a skill gains whose action is that of the request; see `compare_actions`."""
+
+VALUE_WEIGHT = 0.1
+"""The share of its score that a skill gains whose parameters take the kinds of values of the request."""
 
 BACKGROUND_SKILLS = 200
 """How many skills with the words of `background_share` are counted beside those of the index.
@@ -61,7 +65,8 @@ class SearchQuery:
 
     ``asked`` maps its stems to words, ``rarity`` to their inverse document frequency. ``expanded`` maps
     further stems of the index to the unknown stem that they continue or correct. ``corrections`` maps
-    an unknown word to the term that was probably meant. ``action`` is the class of its verb.
+    an unknown word to the term that was probably meant. ``action`` is the class of its verb, ``kinds``
+    are those of its values.
     """
 
     asked: Mapping[str, str]
@@ -70,6 +75,7 @@ class SearchQuery:
     corrections: Mapping[str, Term]
     corpus: Corpus
     action: str | None = None
+    kinds: frozenset[str] = frozenset()
     worths: dict[str, float] = field(default_factory=dict)
     """The results of `worth` so far."""
     _stems_by_gram: dict[str, list[str]] = field(default_factory=dict)
@@ -141,6 +147,7 @@ def read_query(text: str, index: TextIndex) -> SearchQuery:
         corrections,
         corpus,
         read_action(text),
+        list_value_kinds(text),
     )
 
 
@@ -160,6 +167,8 @@ def score_skill(skill: SkillText, query: SearchQuery) -> float:
     score = score_fields([skill.fields], query, query.corpus.mean_length)
     if score > 0.0 and query.action is not None:
         score *= 1.0 + ACTION_WEIGHT * compare_actions(query.action, action_of_skill(skill.skill_id))
+    if score > 0.0 and query.kinds:
+        score *= 1.0 + VALUE_WEIGHT * share_taken(query.kinds, skill.fields[PARAMETERS_FIELD])
     return score
 
 

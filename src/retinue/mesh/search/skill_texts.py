@@ -16,6 +16,7 @@ FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "ag
 ``parameters`` names, descriptions and enum values, ``agent`` the name and description of the agent."""
 
 FIELD_WEIGHTS = tuple(FIELDS.values())
+PARAMETERS_FIELD = list(FIELDS).index("parameters")
 AGENT_FIELD = len(FIELDS) - 1
 
 TEXT_VERSION = "3"

@@ -61,8 +61,12 @@ class Index:
         return next((e for e in reversed(self.entries) if _tag_of(e) == target), None)
 
     def with_tag(self, tag: str, manifest: Descriptor) -> Index:
-        """The index with ``tag`` set to ``manifest``; its former manifest becomes a revision."""
-        kept = [_untagged(entry) if _tag_of(entry) == tag else entry for entry in self.entries]
+        """The index with ``tag`` set to ``manifest``; its former manifest becomes a revision.
+
+        A former index of referrers is dropped, else a few of them would take the place of cards.
+        """
+        entries = [e for e in self.entries if not (e.media_type == INDEX_TYPE and _tag_of(e) == tag)]
+        kept = [_untagged(entry) if _tag_of(entry) == tag else entry for entry in entries]
         tagged = replace(manifest, annotations={**manifest.annotations, REF_NAME: tag})
         return replace(self, entries=_tidied([*kept, tagged]))
 

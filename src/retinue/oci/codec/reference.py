@@ -56,6 +56,12 @@ def referrers_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)
 
 
+def subject_of_tag(tag: str) -> str | None:
+    """The digest whose referrers a tag holds, the inverse of `referrers_tag`; None for any other tag."""
+    digest = tag.replace("-", ":", 1)
+    return digest if is_digest(digest) else None
+
+
 def is_referrers_tag(tag: str) -> bool:
     """Whether a tag holds the referrers of a digest, or a signature beside it, and no artifact."""
     return _BESIDE.fullmatch(tag) is not None

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cachetools import LRUCache
@@ -42,7 +43,16 @@ from retinue.oci.codec.artifacts import (
 from retinue.oci.codec.bulk import Pulled
 from retinue.oci.codec.catalog import Catalog, Heads
 from retinue.oci.codec.layout_index import SUBJECT, Index
-from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor, Manifest, StoredManifest, parse_manifest
+from retinue.oci.codec.manifest import (
+    EMPTY_CONFIG,
+    EMPTY_JSON,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    Descriptor,
+    Manifest,
+    StoredManifest,
+    parse_manifest,
+)
 from retinue.oci.codec.reference import (
     Reference,
     check_repository,
@@ -50,8 +60,9 @@ from retinue.oci.codec.reference import (
     digest_of,
     is_digest,
     is_repository,
+    subject_of_tag,
 )
-from retinue.oci.codec.referrers import IsReplaced, describe_referrer, subject_of
+from retinue.oci.codec.referrers import IsReplaced, describe_referrer, parse_referrers, subject_of
 from retinue.oci.codec.saved_files import SAVED_FILES
 from retinue.oci.layout.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout, StoredPackage
 from retinue.oci.layout.uploads import Uploads
@@ -211,6 +222,8 @@ class LayoutRegistry:
         Raises MalformedArtifactError, DigestMismatchError, ContentMissingError, RepositoryTakenError.
         """
         reference = Reference(repository).at(target)
+        if media_type == INDEX_TYPE:
+            return await self._put_index(reference, raw, publisher)
         manifest = parse_manifest(raw, where=str(reference))
         digest = digest_of(raw)
         if reference.digest is not None and reference.digest != digest:
@@ -227,6 +240,25 @@ class LayoutRegistry:
         for done in staged:
             self.uploads.drop(repository, done)
         return digest
+
+    async def _put_index(self, reference: Reference, raw: bytes, publisher: str | None) -> str:
+        """Store the index of referrers that a client keeps under the tag of their subject.
+
+        `list_referrers` does not read it, because it finds the referrers by their own subject.
+        """
+        subject = subject_of_tag(reference.tag or "")
+        if subject is None:
+            raise MalformedArtifactError(
+                str(reference), "an image index is taken under the tag sha256-HEX of a subject only"
+            )
+        parse_referrers(raw, None, where=str(reference))
+        has_subject = await self.find_digest(replace(reference, tag=None, digest=subject)) is not None
+        guard = None if has_subject else same_owner(None, reference.repository)
+        # an index names manifests and has no content of its own
+        blobs = {EMPTY_CONFIG.digest: EMPTY_JSON}
+        stored = StoredPackage(Manifest(EMPTY_CONFIG, ()), raw, digest_of(raw), INDEX_TYPE, blobs, publisher)
+        await self._write(reference.repository, reference.tag, stored, guard)
+        return stored.digest
 
     async def list_referrers(
         self, repository: str, digest: str, artifact_type: str | None = None

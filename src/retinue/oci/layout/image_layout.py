@@ -27,8 +27,8 @@ from retinue.core.errors import (
 )
 from retinue.oci.codec.artifacts import Artifact, Guard, parse_envelope
 from retinue.oci.codec.layout_index import LAYOUT_MARK, PUBLISHER, SUBJECT, Index, parse_index, render_index
-from retinue.oci.codec.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
-from retinue.oci.codec.reference import choose_tag, digest_of
+from retinue.oci.codec.manifest import INDEX_TYPE, Descriptor, Manifest, StoredManifest, parse_manifest
+from retinue.oci.codec.reference import choose_tag, digest_of, is_referrers_tag
 from retinue.oci.codec.referrers import subject_of
 from retinue.storage.files import (
     file_mode,
@@ -181,7 +181,10 @@ class ImageLayout:
                 self._sweep(after)
 
     def remove(self, target: str) -> bool:
-        """Delete a tag or digest; the last tag removes the folder. False when the target did not exist."""
+        """Delete a tag or digest; the last tag of an artifact removes the folder.
+
+        False when the target did not exist.
+        """
         if self._stamp() is None:
             return False
         with storage_errors(self._folder), self._locked():
@@ -192,7 +195,7 @@ class ImageLayout:
             after = index.without(target)
             if after == index:
                 return False
-            if not after.tags:
+            if all(map(is_referrers_tag, after.tags)):
                 self._dissolve()
                 return True
             replace_file(self._index_path, render_index(after))
@@ -207,7 +210,7 @@ class ImageLayout:
             index = after = self.read_index() or Index()
             for target in targets:
                 after = after.without(target)
-            if not after.tags:
+            if all(map(is_referrers_tag, after.tags)):
                 self._dissolve()
             elif after != index:
                 replace_file(self._index_path, render_index(after))
@@ -221,7 +224,7 @@ class ImageLayout:
         with storage_errors(self._folder), self._locked():
             index = self.read_index() or Index()
             after = index.without_publisher(publisher)
-            if not after.tags:
+            if all(map(is_referrers_tag, after.tags)):
                 self._dissolve()
             else:
                 replace_file(self._index_path, render_index(after))
@@ -327,6 +330,9 @@ class ImageLayout:
         referenced: set[str] = set()
         try:
             for entry in index.entries:
+                if entry.media_type == INDEX_TYPE:
+                    referenced.add(entry.digest)
+                    continue
                 manifest = parse_manifest(self.path_of(entry.digest).read_bytes(), where=entry.digest)
                 referenced.update({entry.digest, manifest.config.digest})
                 referenced.update(layer.digest for layer in manifest.layers)

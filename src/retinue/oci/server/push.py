@@ -19,6 +19,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import DigestMismatchError, ReferenceNotFoundError
 from retinue.oci.codec.manifest import (
     DOCKER_MANIFEST_TYPE,
+    INDEX_TYPE,
     MANIFEST_TYPE,
     MAX_MANIFEST_BYTES,
     parse_manifest,
@@ -41,7 +42,7 @@ from retinue.web.issued_tokens import JOIN_CALLER
 from retinue.web.security import identity_of
 
 _RANGE = re.compile(r"(?:bytes[= ])?([0-9]{1,12})-([0-9]{1,12})(?:/.*)?")
-_MANIFEST_TYPES = (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE)
+_MANIFEST_TYPES = (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE, INDEX_TYPE)
 
 
 CheckPublish = Callable[[Principal, str], None]
@@ -141,7 +142,7 @@ class PushEndpoint:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip() or MANIFEST_TYPE
         if media_type not in _MANIFEST_TYPES:
             raise RegistryErrorResponse(
-                "MANIFEST_INVALID", f"this registry accepts only {' and '.join(_MANIFEST_TYPES)}"
+                "MANIFEST_INVALID", f"this registry accepts only {', '.join(_MANIFEST_TYPES)}"
             )
         raw = await read_body(request, MAX_MANIFEST_BYTES, "a manifest")
         self._check_publish(identity_of(request.scope).principal, name)
@@ -154,7 +155,8 @@ class PushEndpoint:
                 "UNAUTHORIZED", "this token was revoked", self._logins.challenge(request)
             )
         created = _created(f"/v2/{name}/manifests/{digest}", digest)
-        if (subject := subject_of(parse_manifest(raw, where=name))) is not None:
+        subject = None if media_type == INDEX_TYPE else subject_of(parse_manifest(raw, where=name))
+        if subject is not None:
             created.headers[SUBJECT] = subject
         return created
 
