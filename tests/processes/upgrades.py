@@ -21,6 +21,7 @@ name = "pair"
 version = "{version}"
 [[agents]]
 target = "agents/first/agent.py"
+env = {{ KEY = "${{KEY}}" }}
 [[agents]]
 target = "agents/second/agent.py"
 env = {{ KEY = "${{KEY}}" }}
@@ -89,6 +90,7 @@ class Upgrades:
     folder: Path
     stack: ExitStack
     port: int
+    secrets: int = 0
     answers: list[list[Any]] = field(default_factory=list)
     failures: list[Any] = field(default_factory=list)
     runs: list[Any] = field(default_factory=list)
@@ -119,10 +121,13 @@ class Upgrades:
         retinue("lock", "pair", cwd=self.folder)
         return retinue("pack", "pair", cwd=self.folder)
 
-    def begin_up(self, digest: str, *options: str, key: str = "first") -> Program:
-        """``retinue up`` as a process that goes on meanwhile; ``key`` is the value of its secret."""
-        up = program("up", digest, "--yes", *options, cwd=self.folder, environment={"KEY": key})
-        return self.stack.enter_context(up)
+    def begin_up(self, digest: str, *options: str, key: str = "") -> Program:
+        """``retinue up`` as a process that goes on meanwhile; its secret is ``key`` or a new value."""
+        self.secrets += 1
+        environment = {"KEY": key or f"value {self.secrets}"}
+        return self.stack.enter_context(
+            program("up", digest, "--yes", *options, cwd=self.folder, environment=environment)
+        )
 
     def read_row(self) -> dict[str, Any]:
         """The row of the team as its state has it."""

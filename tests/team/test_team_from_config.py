@@ -94,6 +94,38 @@ def test_settings_become_a_team_and_what_is_left_out_is_told() -> None:
     assert "secret" not in "".join(conversion.left_out) + conversion.text.partition("[secrets]")[0]
 
 
+def test_a_key_that_the_settings_hold_is_not_copied() -> None:
+    settings = b"""
+[[agents]]
+target = "agents/word/agent.py"
+env = { DB_PASSWORD = "hunter2", MODE = "fast", TOKENIZER_PATH = "words" }
+[imports.api]
+url = "https://api.example/mcp"
+headers = { "X-Api-Key" = "hunter2", Accept = "text/plain", Authorization = "Bearer ${TOKEN}" }
+[imports.query]
+url = "https://api.example/mcp?api_key=hunter2"
+[imports.user]
+url = "https://me:hunter2@api.example/mcp"
+[imports.files]
+command = "npx"
+args = ["files@1.2.3", "--token", "hunter2"]
+"""
+    conversion = convert_config(settings, "editorial")
+    team = parse_definition(conversion.text.encode())
+    assert "hunter2" not in conversion.text + "".join(conversion.left_out)
+    assert team.agents[0].env == {
+        "DB_PASSWORD": "${DB_PASSWORD}", "MODE": "fast", "TOKENIZER_PATH": "${TOKENIZER_PATH}"
+    }  # fmt: skip
+    assert team.imports["api"].headers == {
+        "X-Api-Key": "${API_X_API_KEY}", "Accept": "text/plain", "Authorization": "Bearer ${TOKEN}"
+    }  # fmt: skip
+    assert ({*team.imports}, team.imports["files"].args) == ({"api", "files"}, ())
+    assert {line.partition(":")[0] for line in conversion.left_out} == {
+        *("agents[0].env.DB_PASSWORD", "agents[0].env.TOKENIZER_PATH", "imports.api.headers.X-Api-Key"),
+        *("imports.query", "imports.user", "imports.files.args"),
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -115,42 +147,3 @@ def test_a_team_toml_that_exists_stays(tmp_path: Path) -> None:
     assert parse_definition((folder / "team.toml").read_bytes()).name == "team-1-desk"
     with pytest.raises(InvalidSettingError, match="exists"):
         convert_settings(folder)
-
-
-def test_values_that_may_be_secret_become_secrets_and_are_in_no_file() -> None:
-    settings = b"""
-[[agents]]
-target = "agents/word/agent.py"
-env = { DB_PASSWORD = "hunter2secret", PAGES = "postgres://me:hunter2secret@db/pages", MODE = "plain" }
-
-[imports.api]
-url = "https://x.example/mcp"
-headers = { "X-Api-Key" = "hunter2secret", Authorization = "Bearer hunter2secret" }
-
-[imports.other]
-url = "https://y.example/mcp"
-headers = { "X-Api-Key" = "${X_API_KEY}" }
-
-[imports.files]
-command = "npx"
-args = ["files@1.0.0", "--token", "hunter2secret"]
-
-[imports.query]
-url = "https://x.example/mcp?api_key=hunter2secret"
-
-[imports.filled]
-url = "https://x.example/mcp?q=${X_API_KEY}"
-"""
-    conversion = convert_config(settings, "shop")
-    team = parse_definition(conversion.text.encode())
-    assert "hunter2" not in conversion.text + "".join(conversion.left_out)
-    env = {"DB_PASSWORD": "${DB_PASSWORD}", "PAGES": "${PAGES}", "MODE": "plain"}
-    assert dict(team.agents[0].env) == env
-    headers = {"X-Api-Key": "${X_API_KEY_2}", "Authorization": "${AUTHORIZATION}"}
-    assert dict(team.imports["api"].headers) == headers
-    assert {*team.secrets} == {"DB_PASSWORD", "PAGES", "X_API_KEY", "X_API_KEY_2", "AUTHORIZATION"}
-    assert ({*team.imports}, team.imports["files"].args) == ({"api", "other", "files"}, ())
-    assert {line.partition(":")[0] for line in conversion.left_out} == {
-        *("agents[0].env.DB_PASSWORD", "agents[0].env.PAGES", "imports.api.headers.X-Api-Key"),
-        *("imports.api.headers.Authorization", "imports.files.args", "imports.query", "imports.filled"),
-    }

@@ -23,6 +23,7 @@ from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.upgrading import RolloutOptions, wait_for_drain
 from retinue.runtime.parts.teams.rollouts import FollowedRollouts
+from retinue.runtime.teams.comparison import DigestFigures, find_worse
 from retinue.runtime.teams.programs import CONFIG, child_name
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
 from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
@@ -52,6 +53,7 @@ class Hub:
     exam: str = ""
     old_fails: bool = False
     runs: int = 0
+    calls_elsewhere: int = 0
     checked: list[TraceContext] = field(default_factory=list)
     weights: list[tuple[Stage, int]] = field(default_factory=list)
 
@@ -110,12 +112,17 @@ class Hub:
             self.runs -= 1
             return ["run-1"] if self.runs >= 0 else []
 
+        async def count_elsewhere(mark: str) -> int:
+            self.calls_elsewhere -= 1
+            return max(self.calls_elsewhere, 0)
+
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
             dispatch=dispatch,
             list_named=self.directory.list_named,
             open_record=open_record,
             count_calls=lambda entry: 0,
+            count_elsewhere=count_elsewhere,
             examine=examine,
             find_exam=lambda entry: self.exam if entry.digest == self.new.digest or self.old_fails else "",
             run_workflow=run_workflow,
@@ -221,7 +228,7 @@ async def test_a_new_digest_that_fails_its_check_gets_no_call(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("worse", "reason"),
     [
-        ({"failed": 2}, "6.7% of its calls fail; of the digest before 0.0% at 25 %"),
+        ({"failed": 4}, "6.7% of its calls fail; of the digest before 0.0% at 25 %"),
         ({"ms": 61.0}, "p95 is 61 ms; of the digest before 10 ms at 25 %"),
         ({"usd": 0.01}, "a call costs $0.0100; of the digest before $0.0000 at 25 %"),
     ],
@@ -232,7 +239,7 @@ async def test_a_new_digest_that_is_worse_loses_its_calls(hub: Hub, worse: Any, 
     async def load(stages: RolloutStages) -> None:
         while hub.weights[-1] != ("serve", 25):
             await asyncio.sleep(0.005)
-        for event in (*ended(hub.old, 40), *ended(hub.new, 30, **worse)):
+        for event in (*ended(hub.old, 60), *ended(hub.new, 60, **worse)):
             stages.note(event)
 
     await hub.run(load)
@@ -390,3 +397,22 @@ async def test_only_agents_of_this_state_with_a_locked_name_are_of_the_digest_th
     assert followed.rollouts is not None
     members = followed.rollouts.list_members(mark_of(hub.new.digest))
     assert [(entry.name, entry.source) for entry in members] == [("words-agent", "home")]
+
+
+@pytest.mark.parametrize(("slow", "is_worse"), [(0, False), (8, False), (16, True), (60, True)])
+def test_a_few_slow_calls_are_chance_and_many_are_not(slow: int, is_worse: bool) -> None:
+    old, new = DigestFigures(), DigestFigures()
+    for figures, count in ((old, 0), (new, slow)):
+        for number in range(60):
+            outcome = Outcome(str(number), "count", "done", duration_ms=100.0 if number < count else 10.0)
+            figures.add(outcome)
+    assert bool(find_worse(old, new)) is is_worse
+    new.begin_weight()
+    assert find_worse(old, new) == ""
+
+
+async def test_the_digest_before_ends_after_its_calls_in_other_processes_of_the_hub(hub: Hub) -> None:
+    hub.ask(stage="drain", entered_at=time.time())
+    hub.calls_elsewhere = 4
+    await hub.run()
+    assert hub.calls_elsewhere == 0

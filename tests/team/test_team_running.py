@@ -165,7 +165,10 @@ async def test_back_checks_what_up_checks_and_makes_environments(
         with pytest.raises(TeamRefusedError, match=r"requires Retinue >=0\.0\.1; this is 0\.0\.0"):
             await teams.back("words", print)
 
+    running = TeamRow("words", team.digest)
+    assert teams.find_signer_problem(running) == ""
     shutil.rmtree(state.keys)  # the key that signed it is no longer one of this state
+    assert "which is not trusted" in teams.find_signer_problem(running)
     with pytest.raises(TeamRefusedError) as caught:
         await teams.back("words", print)
     assert caught.value.reason == "key_unknown"

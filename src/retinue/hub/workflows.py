@@ -80,9 +80,11 @@ class StartedRun:
 class ChainChoice:
     """What a run takes of its chain of calls while teams change their digest.
 
-    ``enter`` gives the trace of a run with the digests that it keeps, ``library_of`` the workflows of them.
+    ``begin`` gives the trace of a chain that begins with a run, ``enter`` that of a run with the digests that
+    it keeps, and ``library_of`` the workflows of them.
     """
 
+    begin: Callable[[TraceContext], TraceContext]
     enter: Callable[[TraceContext], TraceContext]
     library_of: Callable[[TraceContext], Library]
 
@@ -129,10 +131,11 @@ class RunStarter:
                 problem = f"field 'workflow' is neither a name nor a JSON object: {error}"
                 raise InvalidParametersError([Problem("workflow", problem)]) from None
         if isinstance(workflow, str):
-            return await self._library_of(trace).get(workflow)
+            return await self.library_of(trace).get(workflow)
         return self._load_inline(workflow)
 
-    def _library_of(self, trace: TraceContext | None) -> Library:
+    def library_of(self, trace: TraceContext | None) -> Library:
+        """The workflows of a chain of calls; None = those that lists show."""
         return self.library if self.chains is None or trace is None else self.chains.library_of(trace)
 
     def _load_inline(self, workflow: Json) -> Loaded:
@@ -170,7 +173,7 @@ class RunStarter:
         self.access.check_start(principal, loaded.definition.name, is_inline=is_inline)
         if self.chains is not None:
             trace = self.chains.enter(trace)
-        bundled = await bundle(self._library_of(trace), loaded)
+        bundled = await bundle(self.library_of(trace), loaded)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
         reach = Reach(principal.agents, principal.through, principal.send)

@@ -1,7 +1,6 @@
 """Converts a ``retinue.toml`` into the ``team.toml`` of the same agents, imports, models and access lists.
 
 What belongs to the machine, or has no exact version, is left out, and each such place is told with a reason.
-A value of ``env`` or ``headers`` whose name is that of a secret becomes a secret, and its value is left out.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from retinue.core.errors import InvalidSettingError
-from retinue.core.text import hide_argument_secrets, hide_url_secrets, is_secret_name
 from retinue.team.definition import OF_THE_MACHINE, parse_definition
 from retinue.team.files import find_path_problem
 from retinue.team.toml_text import quote, render_value
@@ -25,6 +24,13 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _EXACT = re.compile(r"(@?[^@=]+)(?:@|==)(\d[0-9A-Za-z.+!-]*)")
 _RUNNERS = {"npx": "npm", "uvx": "pypi"}
 _QUIET = frozenset({"-y", "--yes", "-q", "--quiet"})
+_SENSITIVE = re.compile(
+    r"pass(word|wd|phrase)?($|[^a-z])|secret|token|api[-_]?key|access[-_]?key|(^|[-_])key($|[-_])|credential|"
+    r"auth(orization)?($|[-_])|cookie|private|dsn|database[-_]?url|connection[-_]?string|signature",
+    re.IGNORECASE,
+)
+"""Names whose literal values are taken for secrets."""
+
 _DESCRIPTION = "value of {name}, which {user} needs"
 _KEPT_OF_IMPORTS = ("env", "headers", "start_s", "server")
 _OF_COMMANDS = frozenset({"command", "args", "folder", "openapi", "url", "a2a", *_KEPT_OF_IMPORTS})
@@ -106,8 +112,9 @@ class _Converter:
         """What the import is of: an address, a document, or a package in one exact version."""
         for key in ("url", "a2a"):
             if key in table:
-                if "$" in str(table[key]) or hide_url_secrets(str(table[key])) != str(table[key]):
-                    self.leave_out(place, f"its {key} holds a secret or a $; pass that in headers")
+                parts = urlsplit(address := str(table[key]))
+                if "$" in address or "@" in parts.netloc or _SENSITIVE.search(parts.query):
+                    self.leave_out(place, f"its {key} holds a key; write it without, and the key in headers")
                     return None
                 return {key: table[key]}
         if "openapi" in table:
@@ -126,40 +133,35 @@ class _Converter:
             return None
         made: dict[str, Any] = {runner: f"{match[1]}{'@' if runner == 'npm' else '=='}{match[2]}"}
         if args := words[1:]:
-            if any("$" in word for word in args) or hide_argument_secrets(args) != args:
+            if any("$" in word for word in args):
                 self.leave_out(f"{place}.args", "other users see arguments; pass secrets in env")
+            elif any(word.startswith("-") and _SENSITIVE.search(word) for word in args):
+                self.leave_out(f"{place}.args", "one of them is named as a key; pass secrets in env")
             else:
                 made["args"] = args
         return made
 
     def _keep_texts(self, place: str, texts: Mapping[str, Any], user: str) -> dict[str, str]:
-        """The texts whose variables become secrets of the team, as do values with the name of a secret.
+        """The texts whose variables become secrets of the team; others with a $ are left out.
 
-        Others with a $ are left out.
+        A literal value with the name of a key becomes a secret, whose value is not copied.
         """
         kept = {}
         for key, text in texts.items():
             if "$" in _VARIABLE.sub("", str(text)):
                 self.leave_out(f"{place}.{key}", "it has a $ outside ${NAME}")
                 continue
-            is_secret = is_secret_name(key) or hide_url_secrets(str(text)) != str(text)
-            if is_secret and text and not _VARIABLE.search(str(text)):
-                text = f"${{{self._name_secret(key)}}}"
-                self.leave_out(f"{place}.{key}", f"its value may be secret; it is {text} of [secrets] now")
             for name in _VARIABLE.findall(str(text)):
                 self.secrets.setdefault(name, _DESCRIPTION.format(name=name, user=user))
             kept[key] = str(text)
+            if text and _SENSITIVE.search(key) and not _VARIABLE.search(str(text)):
+                # headers of two imports have equal names
+                owner = user.removeprefix("imports.") if place.endswith("headers") else ""
+                name = re.sub(r"[^A-Z0-9]+", "_", f"{owner} {key}".upper()).strip("_")
+                kept[key] = f"${{{name}}}"
+                self.secrets.setdefault(name, _DESCRIPTION.format(name=key, user=user))
+                self.leave_out(f"{place}.{key}", f"its value is not copied; set {name} for retinue up")
         return kept
-
-    def _name_secret(self, key: str) -> str:
-        """A name for the secret that the value of a variable or header becomes; no other value has it."""
-        stem = re.sub(r"\W+", "_", key, flags=re.ASCII).strip("_").upper()
-        name = stem = stem if stem[:1].isalpha() else f"SECRET_{stem}".rstrip("_")
-        taken, number = {*self.secrets, *_VARIABLE.findall(str(self.document))}, 1
-        while name in taken:
-            number += 1
-            name = f"{stem}_{number}"
-        return name
 
     def list_models(self) -> dict[str, dict[str, Any]]:
         models = {}

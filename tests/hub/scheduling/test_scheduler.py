@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from retinue.core.call import TraceContext, TraceExtension
 from retinue.core.errors import StateError
+from retinue.hub.workflows import ChainChoice
+from retinue.mesh.directory.rollouts import CHOSEN
 from retinue.web.security import LOCAL_TOKEN
+from retinue.workflows.library import Library
 from retinue.workflows.schedules import LATE_S, MAX_WAITING, LastFiring, Progress
-from tests.hub.scheduling.bench import BEGIN, TOKEN, WAITS, WORK, ScheduleBench
+from tests.hub.scheduling.bench import BEGIN, TOKEN, WAITS, WORK, ScheduleBench, TextShelf
 
 HOUR = 3_600.0
 
@@ -308,3 +312,27 @@ def test_the_progress_can_be_stored_with_all_that_it_has() -> None:
     progress = Progress(1.0, (2.0,), "r", "p", "b", LastFiring(1.0, 2.0, "skipped", "r", "why"))
     assert Progress.from_json(progress.to_json()) == progress
     assert Progress.from_json(replace(progress, last=None).to_json()).last is None
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_run_takes_the_digest_that_its_chain_chooses_if_its_owner_has_seen_that_workflow(
+    bench: ScheduleBench, is_known: bool
+) -> None:
+    node = bench.node()
+    await node.add(every="1h")
+    text = WORK if is_known else WORK.replace("n: 1", "n: 2")
+    library = Library([TextShelf({"nightly": text})])
+
+    def begin(trace: TraceContext) -> TraceContext:
+        return trace.with_extension(TraceExtension(None, {CHOSEN: {"words": "new"}}))
+
+    def library_of(trace: TraceContext) -> Library:
+        return node.starter.library if trace.extension is None else library
+
+    node.starter.chains = ChainChoice(begin, lambda trace: trace, library_of)
+    bench.now += HOUR
+    await node.look()
+    (run,) = await bench.list_runs()
+    trace = (await bench.runs.finish(run)).request.origin.trace
+    assert trace is not None
+    assert (trace.extension is not None) is is_known

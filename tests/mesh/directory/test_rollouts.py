@@ -159,6 +159,18 @@ async def test_a_run_of_before_the_rollout_keeps_the_old_digest(mesh: Mesh) -> N
     assert await mesh.call("6", principal=RUN, depth=1, extension=chosen) == NEW_MARK
 
 
+async def test_a_run_of_a_schedule_begins_a_chain_that_chooses_by_its_hash(mesh: Mesh) -> None:
+    mesh.roll(50)
+    rollout = mesh.rollouts.rollouts[0]
+    for mark in (OLD_MARK, NEW_MARK):
+        trace = mesh.rollouts.begin(TraceContext(id=chain_of(rollout, mark), trusted=True))
+        assert mesh.rollouts.read_choice(trace) == {"words": mark}
+        assert await mesh.call(principal=RUN, trace=replace(mesh.rollouts.mark_run(trace), depth=1)) == mark
+    mesh.roll(0, has_failed=True)
+    trace = mesh.rollouts.begin(TraceContext(id=chain_of(rollout, NEW_MARK), trusted=True))
+    assert mesh.rollouts.read_choice(trace) == {"words": OLD_MARK}
+
+
 async def test_a_new_digest_that_dies_costs_no_call_and_a_failed_one_loses_its_chains(mesh: Mesh) -> None:
     mesh.roll(100)
     assert await mesh.call("5") == NEW_MARK

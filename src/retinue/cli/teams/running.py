@@ -119,7 +119,8 @@ def down(name: str) -> None:
 def team(name: str | None, as_json: bool) -> None:
     """List the teams of this state, or show one.
 
-    Shows which digest runs, since when, who signed it, and why the last digest that failed did not serve.
+    Shows which digest runs, since when, who signed it, whether its key is still trusted, and why the last
+    digest that failed did not serve.
     """
     rows = run_command(_list(name))
     if as_json:
@@ -131,7 +132,7 @@ def team(name: str | None, as_json: bool) -> None:
                 clean(row["name"]),
                 row["version"],
                 (row["active"] or "down")[:19],
-                clean(row["signer"]),
+                clean(row["signer"]) + (" (no longer trusted)" if row["problem"] else ""),
                 row["since"],
             )
             for row in rows
@@ -152,6 +153,8 @@ def team(name: str | None, as_json: bool) -> None:
                     click.echo(_shown(f"  {'':<10} {digest}: {rollout['figures'][digest]['text']}"))
             if rollout["held_by"]:
                 click.echo(_shown(f"  {'':<10} runs on the digest before: {', '.join(rollout['held_by'])}"))
+        if row["problem"]:
+            click.echo(_shown(f"  {'signature':<10} {row['problem']}; it runs on, and retinue up refuses it"))
         for program in row["programs"]:
             click.echo(_shown(f"  {'program':<10} {program['name']}  {program['url'] or program['error']}"))
         if row["failed"]:
@@ -248,6 +251,7 @@ async def _list(name: str | None) -> list[dict[str, Any]]:
                     "active": row.active,
                     "since": row.since,
                     "signer": row.signer,
+                    "problem": teams.find_signer_problem(row),
                     "reference": row.reference,
                     "before": row.before,
                     "highest": row.highest,

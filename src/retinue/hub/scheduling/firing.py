@@ -21,7 +21,7 @@ from retinue.hub.run_access import reject_limited
 from retinue.hub.workflows import RunStarter
 from retinue.mesh.permissions import is_mesh_itself
 from retinue.workflows.definitions.loading import Loaded
-from retinue.workflows.library import bundle
+from retinue.workflows.library import Library, bundle
 from retinue.workflows.schedules import ScheduleOwner, StoredSchedule, digest_definitions
 from retinue.workflows.triggers import StoredTrigger
 
@@ -43,19 +43,23 @@ class Firing:
     check_owner: CheckOwner
     new_trace: Callable[[], TraceContext]
 
-    async def load(self, schedule: Stored) -> Loaded:
-        """The workflow of a schedule; raises RetinueError if it, or one it runs, has changed or is gone."""
-        loaded = await self.starter.library.get(schedule.workflow)
-        if await self.digest(loaded) != schedule.digest:
+    async def load(self, schedule: Stored, chain: TraceContext | None = None) -> Loaded:
+        """The workflow of a schedule; raises RetinueError if it, or one it runs, has changed or is gone.
+
+        ``chain`` = the chain whose workflow it is; None = the workflow that lists show.
+        """
+        library = self.starter.library_of(chain)
+        loaded = await library.get(schedule.workflow)
+        if await self.digest(loaded, library) != schedule.digest:
             raise InvalidRequestError(
                 f"workflow {schedule.workflow} was changed since the schedule was added",
                 remedy=f"read it, then add the schedule again, with its options: {command_to_add(schedule)}",
             )
         return loaded
 
-    async def digest(self, loaded: Loaded) -> str:
+    async def digest(self, loaded: Loaded, library: Library | None = None) -> str:
         """The digest of a workflow with all that it runs; raises DefinitionError, RegistryError."""
-        bundled = await bundle(self.starter.library, loaded)
+        bundled = await bundle(library or self.starter.library, loaded)
         return digest_definitions(loaded.definition, bundled.nested)
 
     async def start(
@@ -68,6 +72,8 @@ class Firing:
         trace = self.new_trace()
         if cause is not None and cause.id:
             trace = replace(trace, id=cause.id, depth=cause.depth + 1, path=cause.path)
+        elif self.starter.chains is not None:
+            loaded, trace = await self._choose(schedule, loaded, self.starter.chains.begin(trace), trace)
         started = await self.starter.start(
             loaded,
             loaded.definition,
@@ -77,6 +83,18 @@ class Firing:
             run=run,
         )
         return started.record.id
+
+    async def _choose(
+        self, schedule: Stored, shown: Loaded, chosen: TraceContext, trace: TraceContext
+    ) -> tuple[Loaded, TraceContext]:
+        """The workflow and the trace of the digests that a chain has chosen by its hash.
+
+        Those that lists show, if the owner of the schedule has not seen the workflow of the others.
+        """
+        try:
+            return await self.load(schedule, chosen), chosen
+        except RetinueError:
+            return shown, trace
 
     async def is_running(self, run: str) -> bool:
         """Whether the run of this stored id still runs."""

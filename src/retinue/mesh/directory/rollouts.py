@@ -8,7 +8,7 @@ hub. The choice travels in the signed trace. A process without a rollout has no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -71,6 +71,16 @@ class Rollout:
         """The digest of the chain with this trace id; a chain of the new one keeps it at a higher weight."""
         share = int.from_bytes(sha256(f"{self.team}\0{chain}".encode()).digest()[:8], "big") / 2**64
         return self.new if share * WHOLE < self.weight else self.old
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCalls:
+    """A product of the leading process of a hub: the calls in flight in its other processes.
+
+    ``count`` gives those that agents of a digest answer, by the mark of the digest.
+    """
+
+    count: Callable[[str], Awaitable[int]]
 
 
 class Rollouts:
@@ -143,11 +153,16 @@ class Rollouts:
         return trace
 
     def mark_run(self, trace: TraceContext) -> TraceContext:
-        """The trace of a run that starts, which keeps the digests of its chain.
-
-        A run of a schedule has no chain before it. It keeps the digests that lists show, as its workflow.
-        """
+        """The trace of a run that starts, with the digests of its chain, or those that lists show."""
         return _with_chosen(trace, _read_chosen(trace), self.read_choice(trace))
+
+    def begin(self, trace: TraceContext) -> TraceContext:
+        """The trace of a chain that begins with a run, with the digests that it chooses by its hash."""
+        chosen = {
+            rollout.team: rollout.old if rollout.has_failed else rollout.choose(trace.id)
+            for rollout in self._rollouts
+        }
+        return _with_chosen(trace, _read_chosen(trace), chosen)
 
     def read_choice(self, trace: TraceContext) -> dict[str, str]:
         """The digest of each team that the chain of a trace has chosen, else the one that lists show."""

@@ -45,7 +45,7 @@ from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Reach
 from retinue.runtime.hub_processes.leader import POLICIES, send_json
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
-from retinue.runtime.hub_processes.other_figures import render_figures
+from retinue.runtime.hub_processes.other_figures import list_digest_calls, render_figures
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
@@ -278,6 +278,7 @@ def figures_app(process: Process) -> ASGIApp:
         state = process.get(ProcessState)
         process.dispatcher.admission.events.flush()
         state.calls.read(figures)
-        await send_json(send, render_figures(figures, state.admission.limits.in_flight))
+        digests = list_digest_calls(process.dispatcher)
+        await send_json(send, render_figures(figures, state.admission.limits.in_flight, digests))
 
     return answer

@@ -12,6 +12,7 @@ from typing import Any
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.server.shared_sessions import SESSIONS, USED, SharedSessions
+from retinue.mesh.directory.rollouts import OtherCalls
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
@@ -21,7 +22,7 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import POLICIES, RESULT_PATH, TOUCH_PATH, LeaderExchange
 from retinue.runtime.hub_processes.led_policies import answer_policies
-from retinue.runtime.hub_processes.other_figures import OtherFigures
+from retinue.runtime.hub_processes.other_figures import OtherFigures, count_digest_calls
 from retinue.runtime.hub_processes.place import HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.parts.policies import LoadedPolicies
@@ -54,6 +55,8 @@ class LeaderPart(Part):
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
         readings = OtherFigures(self._board)
+        count = partial(count_digest_calls, self._board, forwarder, others)
+        process.add(OtherCalls, OtherCalls(count))
 
         async def figures(figures: Figures) -> None:
             figures.put(_PROCESS_UP, 1, "0")

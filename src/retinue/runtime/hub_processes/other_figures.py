@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
 import structlog
 
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder, request_inside
@@ -52,7 +54,34 @@ class OtherFigures:
                 in_flight[()] = in_flight.get((), 0) + reading["in_flight"]
 
 
-def render_figures(figures: Figures, in_flight: int) -> bytes:
+async def count_digest_calls(board: Board, forwarder: Forwarder, indexes: Sequence[int], mark: str) -> int:
+    """The calls in flight in these processes that agents of a digest answer."""
+
+    async def read(index: int) -> int:
+        try:
+            reading: Mapping[str, Any] = await request_inside(
+                forwarder.session(index), "GET", FIGURES_PATH, timeout_s=FIGURES_WITHIN_S
+            )
+        except (OSError, TimeoutError):
+            return 1
+        return int(reading["digests"].get(mark, 0))
+
+    serving = [index for index in indexes if board.find_pid(index) is not None]
+    return sum(await asyncio.gather(*(read(index) for index in serving)))
+
+
+def list_digest_calls(dispatcher: Dispatcher) -> dict[str, int]:
+    """The calls in flight in this process, by the mark of each digest that takes part in a rollout."""
+    if (rollouts := dispatcher.rollouts) is None:
+        return {}
+    marks = [mark for rollout in rollouts.rollouts for mark in (rollout.old, rollout.new)]
+    in_flight_of = dispatcher.agent_stats.of
+    return {
+        mark: sum(in_flight_of(entry).in_flight for entry in rollouts.list_members(mark)) for mark in marks
+    }
+
+
+def render_figures(figures: Figures, in_flight: int, digests: Mapping[str, int] = {}) -> bytes:
     """The counters and histograms of a process as JSON; `add_figures` adds them to those of another."""
     values = {
         name: [[*labels, value] for labels, value in rows.items()]
@@ -63,7 +92,9 @@ def render_figures(figures: Figures, in_flight: int) -> bytes:
         name: [[*labels, histogram.counts, histogram.total] for labels, histogram in rows.items()]
         for name, rows in figures.histograms.items()
     }
-    return orjson.dumps({"values": values, "histograms": histograms, "in_flight": in_flight})
+    return orjson.dumps(
+        {"values": values, "histograms": histograms, "in_flight": in_flight, "digests": digests}
+    )
 
 
 def add_figures(figures: Figures, reading: Mapping[str, Any]) -> None:

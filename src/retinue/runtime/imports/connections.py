@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from errno import EFBIG, EINVAL
@@ -148,15 +148,21 @@ class Imports:
         self._agents = ImportedAgents(pins, card_verifier(settings.signatures, state), agent_limits)
         self._check: CheckImport = lambda name, kind, place: None
         self._read_revision: Callable[[], int] = lambda: 0
+        self._catch_up: Callable[[], Awaitable[None]] | None = None
 
     @property
     def servers(self) -> ImportedServers:
         """The MCP servers."""
         return self._servers
 
-    def follow_policies(self, check: CheckImport, read_revision: Callable[[], int]) -> None:
-        """Connect to what policies permit; ``read_revision`` gives another number when they have changed."""
-        self._check, self._read_revision = check, read_revision
+    def follow_policies(
+        self, check: CheckImport, read_revision: Callable[[], int], catch_up: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Connect to what policies permit; ``read_revision`` gives another number when they have changed.
+
+        ``catch_up`` puts the policies of a team in force before its imports are connected.
+        """
+        self._check, self._read_revision, self._catch_up = check, read_revision, catch_up
 
     def list_states(self) -> list[tuple[str, bool, str]]:
         """Each MCP server: its name, whether it is connected, and the reason if not."""
@@ -282,6 +288,8 @@ class Imports:
                 map(_stamp_of, files),
             )
             try:
+                if started != before[3] and self._catch_up is not None:
+                    await self._catch_up()
                 if configured != before[0] or started != before[3] or other_policies:
                     await self._configure(http)
                     await directory.ensure_fresh()

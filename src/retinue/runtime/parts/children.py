@@ -25,6 +25,7 @@ from retinue.rpc.probe import answers, probe
 from retinue.runtime.loading.markdown_files import is_folder_of_agents, list_files
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
+from retinue.runtime.parts.policies import catch_up
 from retinue.runtime.serving import end_task
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor
 from retinue.settings import Settings
@@ -161,6 +162,7 @@ class SupervisorPart(Part):
                 await asyncio.sleep(IMPORTS_LOOK_S)
                 if (now := look()) != before:
                     before = now
+                    await catch_up(process)  # the policies of a team are in force before its programs run
                     children.replace_soon(list_specs(current))
 
         @asynccontextmanager

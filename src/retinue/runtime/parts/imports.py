@@ -13,7 +13,7 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import HubFile, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.imports.connections import Imports
-from retinue.runtime.parts.policies import check_import, read_revision
+from retinue.runtime.parts.policies import catch_up, check_import, read_revision
 from retinue.settings import Settings
 from retinue.storage.state import State
 
@@ -44,7 +44,9 @@ class ImportsPart(Part):
             add_import_skill(agent, imports.list_imports, dispatcher.access)
 
         def running() -> AbstractAsyncContextManager[None]:
-            imports.follow_policies(partial(check_import, process), partial(read_revision, process))
+            imports.follow_policies(
+                partial(check_import, process), partial(read_revision, process), partial(catch_up, process)
+            )
             return imports.running(process.get(Directory), process.http)
 
         async def problems() -> Sequence[ReadinessProblem]:

@@ -264,6 +264,11 @@ class LoadedPolicies:
         """Load again; a set that is not valid is told, and the old one stays."""
         self._take(self._begin(None)())
 
+    async def catch_up(self) -> None:
+        """Load what has changed, so that it is in force before what it binds starts."""
+        if await asyncio.to_thread(self.files.look) != self._seen:
+            await self.reload_in_thread()
+
     async def reload_in_thread(self, table: PolicyTable | None = None) -> None:
         """The same, with other settings if given, while other calls run: a large set takes a second."""
         self._take(await asyncio.to_thread(self._begin(table)))
@@ -366,6 +371,13 @@ def check_import(process: Process, name: str, kind: str, place: str) -> None:
     loaded = process.find(LoadedPolicies)
     if loaded is not None and loaded.gate is not None:
         loaded.gate.check_import(name, kind, place)
+
+
+async def catch_up(process: Process) -> None:
+    """Put the policies of a process in force as its files have them now."""
+    loaded = process.find(LoadedPolicies)
+    if loaded is not None:
+        await loaded.catch_up()
 
 
 def read_revision(process: Process) -> int:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import comb
 from typing import Any
 
 from retinue.core.call import Outcome
 from retinue.mesh.observing.call_figures import AGENT_FAILURES
 
 MIN_CALLS = 20
-"""With fewer calls of either digest, shares and latencies say nothing."""
+"""With fewer calls of either digest, shares and costs say nothing."""
+
+MIN_LATENCIES = 50
+"""With fewer calls at one weight, latencies say nothing, because the first calls of a program are slow."""
+
+CHANCE = 1e-4
+"""A digest is slower only if chance gives so many slow calls less often."""
 
 MORE_FAILURES = 0.02
 SLOWER = 2.0
@@ -27,7 +34,7 @@ _SHARE = 0.95
 
 @dataclass(slots=True)
 class DigestFigures:
-    """The calls of one digest; the latency is that of the last thousand."""
+    """The calls of one digest; the latencies are those at its present weight, at most the last thousand."""
 
     calls: int = 0
     failures: int = 0
@@ -44,6 +51,10 @@ class DigestFigures:
         self.latencies_s.append(outcome.duration_ms / 1000)
         if outcome.usage is not None:
             self.cost_usd += float(outcome.usage.get("cost_usd") or 0.0)
+
+    def begin_weight(self) -> None:
+        """Forget the latencies at the weight before, when the machine may have had other work."""
+        self.latencies_s.clear()
 
     @property
     def failed_share(self) -> float:
@@ -77,12 +88,24 @@ def find_worse(old: DigestFigures, new: DigestFigures) -> str:
         return ""
     if new.failed_share > old.failed_share + MORE_FAILURES:
         return f"{new.failed_share:.1%} of its calls fail; of the digest before {old.failed_share:.1%}"
-    if new.p95_s > max(old.p95_s * SLOWER, old.p95_s + SLOWER_BY_S):
+    if _is_slower(old, new):
         return f"p95 is {new.p95_s * 1000:.0f} ms; of the digest before {old.p95_s * 1000:.0f} ms"
     if new.mean_cost_usd > max(old.mean_cost_usd * DEARER, old.mean_cost_usd + DEARER_BY_USD):
         before = f"of the digest before ${old.mean_cost_usd:.4f}"
         return f"a call costs ${new.mean_cost_usd:.4f}; {before}"
     return ""
+
+
+def _is_slower(old: DigestFigures, new: DigestFigures) -> bool:
+    """Whether more calls of the new digest take much longer than the p95 of the old one than chance gives."""
+    count = len(new.latencies_s)
+    if min(count, len(old.latencies_s)) < MIN_LATENCIES:
+        return False
+    limit_s = max(old.p95_s * SLOWER, old.p95_s + SLOWER_BY_S)
+    slow = sum(latency_s > limit_s for latency_s in new.latencies_s)
+    rare = 1 - _SHARE
+    below = sum(comb(count, k) * rare**k * (1 - rare) ** (count - k) for k in range(slow))
+    return 1 - below < CHANCE
 
 
 def render_figures(figures: Mapping[str, Any]) -> str:

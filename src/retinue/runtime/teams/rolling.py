@@ -46,7 +46,8 @@ class MeshOfRollout:
     """What a rollout needs of its hub.
 
     ``list_named`` gives the entries of a name, ``open_record`` the whole record of an entry, and
-    ``count_calls`` its calls in flight. ``examine``
+    ``count_calls`` its calls in flight; ``count_elsewhere`` gives those of a mark in other processes of the
+    hub. ``examine``
     makes the entrance exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it.
     ``run_workflow`` starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and
     chose this mark, or started before a time without a choice.
@@ -57,6 +58,7 @@ class MeshOfRollout:
     list_named: Callable[[str], Sequence[Entry]]
     open_record: Callable[[Entry], Awaitable[AgentRecord | None]]
     count_calls: Callable[[Entry], int]
+    count_elsewhere: Callable[[str], Awaitable[int]]
     examine: Callable[[Entry, TraceContext], Awaitable[None]]
     find_exam: Callable[[Entry], str]
     run_workflow: Callable[[str, Mapping[str, Any], Principal, TraceContext], Awaitable[None]]
@@ -251,7 +253,7 @@ class RolloutStages:
         """Wait for the chains of the digest before, at most ``drain_s`` in all."""
         while self.now() - stored.entered_at < stored.drain_s:
             runs = await self.mesh.list_runs(self.name, mark_of(stored.old), stored.entered_at)
-            if not runs and not self._counts_calls(stored.old):
+            if not runs and not await self._counts_calls(stored.old):
                 break
             if (held_by := tuple(runs[:SHOWN_RUNS])) != stored.held_by:
                 stored = replace(stored, held_by=held_by)
@@ -262,7 +264,7 @@ class RolloutStages:
     async def _end_failed(self, stored: StoredRollout) -> None:
         """Wait for the calls in flight of the digest that failed."""
         until = stored.entered_at + min(BACK_WITHIN_S, stored.drain_s)
-        while self.now() < until and self._counts_calls(stored.new):
+        while self.now() < until and await self._counts_calls(stored.new):
             await self._pause(stored)
         await self._end(stored)
 
@@ -322,6 +324,8 @@ class RolloutStages:
     def _enter(self, stored: StoredRollout, stage: Stage, *, step: int | None = None) -> None:
         entered = replace(stored.enter(stage, self.now(), step=step), figures=self._render_figures(stored))
         _log.info("rollout", team=self.name, digest=stored.new, stage=stage, weight=entered.weight)
+        for figures in self.figures.values():
+            figures.begin_weight()
         self._change(stored, partial(_with_rollout, entered))
 
     def _change(self, stored: StoredRollout, change: Callable[[TeamRow], TeamRow]) -> TeamRow:
@@ -358,8 +362,9 @@ class RolloutStages:
     def _members(self, digest: str) -> list[Entry]:
         return list(self.mesh.rollouts.list_members(mark_of(digest)))
 
-    def _counts_calls(self, digest: str) -> int:
-        return sum(self.mesh.count_calls(entry) for entry in self._members(digest))
+    async def _counts_calls(self, digest: str) -> int:
+        own = sum(self.mesh.count_calls(entry) for entry in self._members(digest))
+        return own or await self.mesh.count_elsewhere(mark_of(digest))
 
     def _count_ends(self, team: Team) -> int:
         """How often programs of a digest have ended since the hub started."""

@@ -358,6 +358,18 @@ class TeamCommands:
         """The team of a row; None for one that is down."""
         return None if row.active is None else read_installed(self._store, row.name, row.active)
 
+    def find_signer_problem(self, row: TeamRow) -> str:
+        """Why ``up`` would refuse the digest that runs now, such as a withdrawn key; "" if it would not."""
+        if row.active is None:
+            return ""
+        try:
+            verify_signature(
+                self._store, read_installed(self._store, row.name, row.active), self._trusted_keys()
+            )
+        except RetinueError as error:
+            return error.message
+        return ""
+
     def read_children(self) -> Mapping[str, Any]:
         """What the hub says of the programs of teams."""
         return self._store.read_children()

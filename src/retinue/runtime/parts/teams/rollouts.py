@@ -146,7 +146,7 @@ def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
             lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
         )
 
-    return ChainChoice(rollouts.mark_run, library_of)
+    return ChainChoice(rollouts.begin, rollouts.mark_run, library_of)
 
 
 class RolloutsPart(Part):
@@ -234,7 +234,7 @@ def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
 
 def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
     from retinue.hub.workflows import RunStarter
-    from retinue.mesh.directory.rollouts import CHOSEN
+    from retinue.mesh.directory.rollouts import CHOSEN, OtherCalls
     from retinue.mesh.guard.trace_guard import new_trace
     from retinue.runtime.lazy_runs import LazyRuns
     from retinue.runtime.teams.rolling import MeshOfRollout
@@ -279,6 +279,10 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
                 held.append(record.id)
         return held
 
+    async def count_elsewhere(mark: str) -> int:
+        others = process.find(OtherCalls)
+        return 0 if others is None else await others.count(mark)
+
     def begin_chain() -> TraceContext:
         return new_trace().with_allowance(guard.new_trace_allowance)
 
@@ -288,6 +292,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         list_named=lambda name: directory.list_named(name),
         open_record=open_record,
         count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
+        count_elsewhere=count_elsewhere,
         examine=examine,
         find_exam=find_exam,
         run_workflow=run_workflow,
