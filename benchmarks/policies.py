@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,8 +15,9 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Call, Principal
 from retinue.core.record import AgentRecord, Hints, Listing, Skill
+from retinue.mcp.server.offer import ToolCatalog
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard, new_trace
-from retinue.mesh.permissions import AgentView, decide_listings
+from retinue.mesh.permissions import AgentView, decide_listings, note_skill
 from retinue.policies.decision import Engine
 from retinue.policies.gate import Gate
 from retinue.policies.policy_set import load_policies
@@ -33,6 +34,8 @@ SLICE = 100
 
 ANN = Principal("token:ann", "token", frozenset({"exposed", "mesh"}))
 TARGET = 'principal, action == Retinue::Action::"call", resource == Retinue::Skill::"{}"'
+Work = Coroutine[Any, Any, object]
+
 LARGE = {"amount": 10, "rows": [{"name": f"row {number}", "value": number} for number in range(2_600)]}
 """100 kB of arguments of which policies read one number."""
 
@@ -65,9 +68,14 @@ def measure() -> list[Figure]:
         spent_ms, stall_ms = _measure_list(count)
         figures.append(Figure(f"list of {TOOLS} tools, {count} policies, first time", spent_ms, "ms"))
         figures.append(Figure("  longest slice of 100 tools", stall_ms, "ms", target=20))
-    spent_ms, stall_ms = asyncio.run(_measure_conditions())
-    figures.append(Figure(f"list of {TOOLS} tools, each with conditions of its own", spent_ms, "ms"))
-    figures.append(Figure("  longest time before others run", stall_ms, "ms", target=20))
+    for what, work in (
+        (f"list of {TOOLS} tools, each with conditions of its own", _decide_conditions()),
+        (f"tools/list of {TOOLS} tools, half of which ask a person", _make_catalog()),
+        (f"first call of a skill with {TOOLS} policies of its own", _call_first()),
+    ):
+        spent_ms, stall_ms = asyncio.run(_measure_stall(work))
+        figures.append(Figure(what, spent_ms, "ms"))
+        figures.append(Figure("  longest time before others run", stall_ms, "ms", target=20))
     return figures
 
 
@@ -133,24 +141,66 @@ def _measure_list(count: int) -> tuple[float, float]:
     return sum(slices) * 1000, max(slices) * 1000
 
 
-async def _measure_conditions() -> tuple[float, float]:
-    """Milliseconds of the decisions about a list of which each tool has a rule, and before others run."""
+def _decide_conditions() -> Work:
+    """The decisions about a list of which each tool has a rule."""
     texts = [
         f'@id("p{number}") forbid(principal, action == Retinue::Action::"list", '
         f'resource == Retinue::Skill::"bank/tool-{number}") when {{ resource.version == "{number}" }};'
         for number in range(TOOLS)
     ]
     shown = Gate(Engine(load_policies({"p.cedar": "\n".join(texts)}))).filter_lists(ANN)
-    listing, times = make_listing(skills=TOOLS), [time.process_time()]
+    return decide_listings(AgentView(frozenset(), (), shown), [make_listing(skills=TOOLS)])
+
+
+def _make_catalog() -> Work:
+    """The catalog of an MCP client, whose list says which tools ask a person."""
+    texts = [
+        f'@id("p{number}") @effect("approve") forbid(principal, action == Retinue::Action::"call", '
+        f'resource == Retinue::Skill::"bank/tool-{2 * number}");'
+        for number in range(TOOLS // 2)
+    ]
+    view = AgentView(
+        frozenset(), (), notes=Gate(Engine(load_policies({"p.cedar": "\n".join(texts)}))).note_lists(ANN)
+    )
+    listing = make_listing(skills=TOOLS)
+
+    async def make() -> None:
+        await decide_listings(view, [listing])
+        catalog = await ToolCatalog.make(
+            ("bank", note_skill(view, listing, skill)) for skill in listing.record.skills
+        )
+        assert len(catalog.listed) > 100_000
+
+    return make()
+
+
+def _call_first() -> Work:
+    """One decision, for which the handles of many policies are made."""
+    texts = [
+        f'@id("p{number}") forbid({TARGET.format("bank/pay")}) '
+        f"when {{ context.args has amount && context.args.amount > {TOOLS + number} }};"
+        for number in range(TOOLS)
+    ]
+    gate = Gate(Engine(load_policies({"p.cedar": "\n".join(texts)})), run_in_thread=asyncio.to_thread)
+    listing = make_listing()
+    call = Call("1", "pay", {"amount": 10}, ANN, "mcp", new_trace(), "bank")
+    admitted: AdmittedCall = TraceGuard().enter(call, "bank")
+    call = replace(call, trace=admitted.trace)
+    return gate.check(call, listing, listing.record.skills[0], admitted)
+
+
+async def _measure_stall(work: Work) -> tuple[float, float]:
+    """Milliseconds of processor time of the work, and before others run."""
+    times = [time.thread_time()]
 
     async def look() -> None:
         while True:
             await asyncio.sleep(0)
-            times.append(time.process_time())
+            times.append(time.thread_time())
 
     looking = asyncio.create_task(look())
     started = time.process_time()
-    await decide_listings(AgentView(frozenset(), (), shown), [listing])
+    await work
     spent_s = time.process_time() - started
     looking.cancel()
     longest_s = max(after - before for before, after in pairwise(times))

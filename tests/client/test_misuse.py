@@ -18,6 +18,7 @@ from retinue.core.errors import (
     InvalidParametersError,
     InvalidRequestError,
     InvalidSettingError,
+    RetinueError,
 )
 from tests.client.scripted_hub import ScriptedHub
 from tests.serving import serve_app
@@ -97,6 +98,18 @@ async def test_a_connection_of_another_event_loop_is_refused() -> None:
         await asyncio.to_thread(thread.run, use(mesh))
         await asyncio.to_thread(thread.close)
         assert await mesh.call("work") == 1
+
+
+async def test_another_program_in_place_of_a_hub_is_named_by_its_url() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b"<h1>Not found</h1>"})
+
+    async with serve_app(app) as url, retinue.connect(url) as mesh:
+        for use in (lambda: mesh.call("work"), mesh.find):
+            with pytest.raises(RetinueError, match=f"the program at {url} is no hub: it answered 404") as met:
+                await use()
+            assert "check hub" in met.value.remedy
 
 
 def test_a_connection_of_the_process_before_a_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

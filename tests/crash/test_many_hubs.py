@@ -98,14 +98,16 @@ async def member(
         news.leave = _say_nothing  # type: ignore[method-assign]
     keys = folder / name
     tokens = SharedTokens(news, keys, b"key of the mesh")
+    cards = RegistryChanges(directory, [shared.name])
     topics = [
         Findings(sharing, agent_stats),
         HealthChanges(directory, agent_stats, sharing, "here"),
-        RegistryChanges(directory, [shared.name]),
+        cards,
         tokens,
     ]
     exchange = MeshExchange(name, news, sharing, topics)
-    tasks = [asyncio.create_task(work) for work in (upkeep.run(), exchange.run(), tokens.watch())]
+    works = (upkeep.run(), exchange.run(), tokens.watch(), cards.read_told())
+    tasks = [asyncio.create_task(work) for work in works]
     one = Member(directory, sharing, tokens, keys, shared, tasks)
     try:
         yield one

@@ -13,6 +13,7 @@ import pytest
 from retinue import Agent
 from retinue.approvals.records import ApprovalRequest
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.state import State
 from tests.dashboard.site import OWN, Site
 from tests.system import WAIT_S, open_system, open_wire
@@ -144,3 +145,17 @@ async def test_many_approvals_come_in_pages_and_the_first_to_expire_stands_first
     assert 'rel="next"' not in last
     assert "token:caller-3" in first
     assert "token:caller-0" in last
+
+
+async def test_a_file_that_is_not_loaded_is_told_on_the_page_with_its_place(site: Site) -> None:
+    owner = f"Bearer {site.system.state.owner_token()}"
+    broken = site.system.state.root / "policies" / "broken.cedar"
+    broken.write_text('@id("fine") permit(principal, action, resource);\n\n// why\nforbid(principal', "utf-8")
+    site.hub.process.get(LoadedPolicies).reload()
+    page = (await site.read("/ui/policies", owner)).body.decode()
+    place = "in the policy that begins at line 4"
+    assert f"policies/broken.cedar: not Cedar: unexpected end of input, {place}" in page
+    assert "ask-first" in page  # the previous ones stay
+    broken.unlink()
+    site.hub.process.get(LoadedPolicies).reload()
+    assert "not Cedar" not in (await site.read("/ui/policies", owner)).body.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, Literal
 
 import pytest
@@ -98,24 +99,26 @@ async def test_a_dismissed_question_stays_open_and_policies_without_caller_ask_n
 
 async def test_a_task_waits_for_a_yes_from_anywhere_and_goes_on_by_itself(system: System, wire: Wire) -> None:
     bank = await open_bank(system, wire, ASK, durable=True)
-    for verdict in ("yes", "no"):
-        url = bank.hub.url
-        sent = {"message": message(naming("refund", amount=900))}
+    urls = (bank.hub.url, f"{bank.hub.url}/agents/bank")
+    for amount, (url, verdict) in enumerate(itertools.product(urls, ("yes", "no")), 900):
+        bank.refunds.clear()
+        sent = {"message": message(naming("refund", amount=amount))}
         task = (await ask_a2a(wire, url, "SendMessage", sent)).result["task"]
         assert state_of(task) == "TASK_STATE_INPUT_REQUIRED"
         asked = task["status"]["message"]
-        assert 'bank/refund with {"amount":900}? a person pays (ask-first).' in asked["parts"][0]["text"]
-        assert bank.refunds == ([] if verdict == "yes" else [900])
+        question = f'bank/refund with {{"amount":{amount}}}? a person pays (ask-first).'
+        assert question in asked["parts"][0]["text"]
+        assert bank.refunds == []
         await answer(bank, asked["metadata"]["approval"], verdict, "for once")
         async with asyncio.timeout(WAIT_S):
             while state_of(task) not in ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"):
                 await asyncio.sleep(0.02)
                 task = (await ask_a2a(wire, url, "GetTask", {"id": task["id"]})).result
         if verdict == "yes":
-            assert parts_of(task)[0]["text"] == "refunded 900"
+            assert parts_of(task)[0]["text"] == f"refunded {amount}"
         else:
             assert "is denied by a person: for once" in task["status"]["message"]["parts"][0]["text"]
-    assert bank.refunds == [900]
+        assert bank.refunds == ([amount] if verdict == "yes" else []), url
 
 
 async def test_a_task_that_has_waited_fails_where_the_policies_have_changed(

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.mcp.server.hub_offer import HubOffer
+from retinue.mcp.server.offer import ToolCatalog
 from retinue.policies.lists import ListDecisions
+from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.web.issued_tokens import TokenFile
-from tests.doors.test_policies import Bank, open_bank
+from tests.doors.test_policies import Bank, open_bank, write_policies
 from tests.mcp.clients import connect, sessionless
 from tests.system import Reply, System, Wire
 
@@ -142,3 +145,49 @@ async def test_lists_of_tools_are_decided_before_they_are_made(
     assert b"bank__balance" in reply.body
     assert b"bank__refund" not in reply.body
     assert set(making) == {"before"}
+
+
+async def test_the_list_of_tools_is_made_while_others_run_where_policies_change_it(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_table = system.settings.hub.model_copy(update={"listing": "all"})
+    system.settings = system.settings.model_copy(update={"hub": hub_table})
+    ask = '@id("ask") @effect("approve") forbid(principal, action == Retinue::Action::"call", resource);'
+    bank = await open_bank(system, wire, POLICIES + ask)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    made_at_once: list[str] = []
+    for where in (HubOffer, ToolCatalog):
+        name = "_make" if where is HubOffer else "__init__"
+        make = getattr(where, name)
+
+        def note(self: Any, *arguments: Any, make: Any = make, **options: Any) -> Any:
+            made_at_once.append("".join(traceback.format_stack(limit=4)))
+            return make(self, *arguments, **options)
+
+        monkeypatch.setattr(where, name, note)
+    for url in (bank.hub.url, bank.bank.url):
+        asked, headers = sessionless("tools/list", {})
+        reply = await wire.post(f"{url}/mcp", asked, **headers)
+        assert b"Pays money back." in reply.body
+        assert made_at_once == [], url
+
+
+async def test_what_is_kept_for_lists_goes_with_its_policies(system: System, wire: Wire) -> None:
+    ask = '@id("ask") @effect("approve") forbid(principal, action == Retinue::Action::"call", resource);'
+    conditional = '@id("hide") forbid(principal, action, resource) when { resource.version == "0" };'
+    bank = await open_bank(system, wire, conditional + ask)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    asked, headers = sessionless("tools/list", {})
+    await wire.post(f"{bank.hub.url}/mcp", asked, **headers)
+    loaded = bank.hub.process.get(LoadedPolicies)
+    gate = loaded.gate
+    assert gate is not None
+    lists, asking = gate._lists, gate._asking
+    assert lists is not None
+    assert asking is not None
+    kept = (lists._decided, asking._asks, gate.engine._entities)
+    assert all(kept)
+    write_policies(system, "// none", "more.cedar")
+    loaded.reload()
+    assert loaded.gate is not gate
+    assert not any(kept)

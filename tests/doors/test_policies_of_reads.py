@@ -231,3 +231,53 @@ async def test_a_prompt_whose_name_looks_like_a_uri_is_completed_as_a_prompt(
     # nothing else of this name is completed instead
     assert b"monday" not in replies["resource"]
     assert seen == []
+
+
+ALL_READS = 'principal, action in [Retinue::Action::"read", Retinue::Action::"prompt"], resource'
+
+
+async def test_a_limit_counts_the_reads_of_all_ways_together(system: System, wire: Wire) -> None:
+    rule = f'@effect("limit") @limit("3 per hour") @reason("read slowly") forbid({ALL_READS});'
+    desk = await open_desk(system, wire, f'@id("few") {rule}')
+    ways = {
+        **{way: asked for way, asked in ways_to_note(desk).items() if "at the hub" in way},
+        **ways_to_library(desk),
+    }
+    for number, (way, (url, method, params)) in enumerate(ways.items()):
+        body = (await desk.ask(url, method, **params)).body
+        assert (b"is limited to 3 per hour: read slowly (few)" in body) == (number >= 3), (way, body)
+    assert len(desk.reads) == 3
+
+
+async def test_a_masked_value_is_read_on_no_way(system: System, wire: Wire) -> None:
+    rule = f'@effect("redact") @results("key") @arguments("email") forbid({ALL_READS});'
+    desk = await open_desk(system, wire, f'@id("mask") {rule}')
+    for way, (url, method, params) in ways_to_note(desk).items():
+        body = (await desk.ask(url, method, **params)).body
+        assert KEY.encode() not in body, way
+        # the hub's endpoint of a masked agent has tools only
+        assert (b"[key]" in body) == ("at the hub" not in way), (way, body)
+    async with connect(f"{desk.notes.url}/mcp", "legacy") as client:
+        prompt = await client.get_prompt("summarise", {"day": "jane@corp-mail.com"})
+        for reply in (await client.read_resource("notes://monday"), prompt):
+            assert KEY not in str(reply)
+            assert "[key]" in str(reply)
+    assert "jane@corp-mail.com" not in str(desk.reads)
+    for kind in ("resource", "prompt"):
+        assert KEY.encode() not in (await wire.call(desk.notes.url, "read_by_mcp", {"kind": kind})).body
+
+
+async def test_a_mask_of_one_agent_leaves_the_endpoints_of_others_as_they_are(
+    system: System, wire: Wire
+) -> None:
+    masks = (
+        '@id("%s") @effect("redact") @results("key") '
+        'forbid(principal, action in Retinue::Action::"use", resource %s);'
+    )
+    other = masks % ("agent", 'in Retinue::Agent::"bank"') + masks % (
+        "skill",
+        '== Retinue::Skill::"bank/refund"',
+    )
+    desk = await open_desk(system, wire, other)
+    for way, (url, method, params) in ways_to_note(desk).items():
+        assert KEY.encode() in (await desk.ask(url, method, **params)).body, way

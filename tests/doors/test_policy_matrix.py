@@ -154,7 +154,10 @@ RUNS: dict[str, Way] = {
 """Ways by a run, which waits for a person."""
 
 TASKS = {name: way for name, way in test_policies.WAYS.items() if "A2A" in name}
-"""Ways by a task, which waits for a person: test_asking_clients."""
+"""Ways by a task, which waits for a person.
+
+`test_a_task_waits_for_a_yes_from_anywhere_and_goes_on_by_itself` answers them.
+"""
 
 CALLS: dict[str, Way] = {
     **{name: way for name, way in test_policies.WAYS.items() if name not in {**RUNS, **TASKS}},

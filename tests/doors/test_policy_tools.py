@@ -80,7 +80,15 @@ async def test_a_client_connected_with_a_profile_sees_in_its_list_what_asks_a_pe
     assert TokenFile(system.state.keys).list_all() == ()
     entry = orjson.loads((tmp_path / ".claude.json").read_bytes())["mcpServers"]["retinue"]
     assert entry["headers"]["Authorization"] == f"Bearer {system.state.local_token()}"
-    assert [file.name for file in (system.state.root / "policies").glob("*claude.cedar")] == []
+    policies = system.state.root / "policies"
+    assert [file.name for file in policies.glob("*claude.cedar")] == []
+    # who removes the client takes its token away, and not the policy that binds it
+    await run("connect", "claude", "--policy", "ask-before-writes")
+    removed = await run("connect", "claude", "--remove")
+    assert "revoked token " in removed.output
+    assert TokenFile(system.state.keys).list_all() == ()
+    assert [file.stem for file in policies.glob("*claude.cedar")] == ["ask-before-writes-token-claude"]
+    assert "Claude Code keeps ask-before-writes" in (await run("connect", "claude")).output
 
 
 async def test_what_was_called_is_replayed_against_other_policies_and_suggests_its_own(

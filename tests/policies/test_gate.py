@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,9 +22,9 @@ from retinue.core.usage import SOURCES, Sources, Usage
 from retinue.mesh.guard.sources import read_trace
 from retinue.mesh.guard.spending import accept_usage
 from retinue.mesh.guard.trace_guard import TraceGuard, next_hop
-from retinue.policies.decision import Engine
+from retinue.policies.decision import MANY, Engine
 from retinue.policies.gate import ORIGIN, Gate, find_origin
-from retinue.policies.policy_set import load_policies
+from retinue.policies.policy_set import Policy, load_policies
 from tests.mesh.scripted import make_call, make_dispatcher, make_listing, make_skill, unreachable
 
 BOB = Principal("token:bob", "token", frozenset({"exposed", "mesh"}))
@@ -220,3 +223,39 @@ def test_lists_have_what_the_caller_and_the_agent_that_calls_for_it_may_see() ->
         assert notes is not None
         assert (lists(WIPE, skill), bool(notes(WIPE, skill))) == (is_listed, is_marked), through
         assert lists == gate.filter_lists(principal)
+
+
+async def test_the_handles_of_many_policies_of_a_skill_are_made_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_in: list[str] = []
+    share = Engine._share
+
+    def note(self: Engine, selected: Sequence[Policy]) -> Any:
+        made_in.append(threading.current_thread().name)
+        return share(self, selected)
+
+    monkeypatch.setattr(Engine, "_share", note)
+    rule = (
+        '@id("p%d") forbid(principal, action == Retinue::Action::"call", resource in Retinue::Agent::"bank") '
+        "when { context.args has n && context.args.n == %d };"
+    )
+    listing, main = make_listing("bank", make_skill("pay")), threading.current_thread().name
+    for count in (MANY, MANY + 1):
+        gate = make_gate("\n".join(rule % (number, number) for number in range(count)))
+        gate.run_in_thread = asyncio.to_thread
+        for number in (count, 0, 0):  # the first call makes what the others use
+            call = make_call("pay", {"n": number}, principal=BOB)
+            admitted = TraceGuard().enter(call, "bank")
+            checking = gate.check(
+                replace(call, trace=admitted.trace), listing, listing.record.skills[0], admitted
+            )
+            if number == count:
+                await checking
+                continue
+            with pytest.raises(PolicyDeniedError, match="p0"):
+                await checking
+    few, many, *kept = made_in
+    assert few == main
+    assert many != main
+    assert kept == [main]  # takes what the thread has made

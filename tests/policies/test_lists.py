@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from retinue.core.call import Principal
 from retinue.core.record import AgentRecord, Hints, Item, Listing, Prompt, Resource, Skill
 from retinue.core.trust import Trust
-from retinue.mesh import permissions
+from retinue.mesh import slices
 from retinue.mesh.permissions import AgentView, decide_listings, narrow_record
 from retinue.policies import entities
 from retinue.policies.decision import CallFacts, Decision, Engine
@@ -155,7 +155,7 @@ async def test_others_run_between_the_decisions_about_a_list_which_keeps_them(
         return ask(self, caller, agent, item, *more)
 
     monkeypatch.setattr(ListDecisions, "_ask", note)
-    monkeypatch.setattr(permissions, "_DECIDING_S", 0.0)
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
     agent = Listing(
         AgentRecord("a", version="1", skills=tuple(Skill(f"s{n}") for n in range(20))), "home", "a"
     )

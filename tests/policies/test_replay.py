@@ -219,7 +219,7 @@ async def test_a_suggested_set_permits_what_was_called_and_nothing_else() -> Non
     text = usage.render(groups, calls[0][0].began_at)
     assert "// 3 calls, the last one" in text
     policies = load_policies({"suggested.cedar": text}, groups=groups, default="deny")
-    assert [policy.body["principal"]["op"] for policy in policies.policies] == ["in", "=="]
+    assert [policy.body.principal["op"] for policy in policies.policies] == ["in", "=="]
     assert all(replay(text, past, groups=groups, default="deny").verdict == "allow" for past, _ in calls)
     eve, _ = await make_past(replace(pay(), principal=replace(BOB, id="token:eve")))
     assert replay(text, eve, groups=groups, default="deny").verdict == "deny"

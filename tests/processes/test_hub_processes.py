@@ -20,6 +20,7 @@ from tests.processes.running import descendants, execute, is_running, program, w
 
 _AGENT_CALLS = re.compile(r'^retinue_calls_total\{agent="one-agent".*\} (\d+)', re.MULTILINE)
 _UP = re.compile(r'^retinue_hub_process_up\{number="(\d)"\} 1\.0$', re.MULTILINE)
+_FLOW = {"name": "flow", "steps": [{"id": "pause", "wait": "1s"}, {"id": "ask", "skill": "who"}]}
 _ONCE = {"connection": "close"}
 """Each request has a connection of its own, because a process that is killed takes its connections along."""
 
@@ -96,6 +97,8 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
                 _kill(fork_server)
             leader = _find_leader(retinue_home, serving)
             killed = leader if leads else (serving - {leader}).pop()
+            if leads:
+                execute(url, "start_run", {"workflow": _FLOW, "run": "kept"})
             _kill(killed)
             # a busy machine starts the next process meanwhile
             assert max(_calls(url, 20)) < 20, "no call waits for the killed process"
@@ -103,6 +106,10 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
             began = time.monotonic()
             assert execute(url, "list_agents")["result"]["agents"][0]["name"] == "one-agent"
             assert time.monotonic() - began < 10
+        wait_until(
+            lambda: execute(url, "show_run", {"run": "kept"})["result"]["status"] == "done",
+            "the next leader goes on with the run",
+        )
         assert is_running(hub.process.pid)
         wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again")
         left = serving | descendants(hub.process.pid)

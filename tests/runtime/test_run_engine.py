@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.checks.state import check_postgres
+from retinue.runtime.commands.hub_control import find_problem
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.launch import Address
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.settings import Settings
 from retinue.settings_tables import HubTable
-from retinue.storage.state import State
+from retinue.storage.state import HubAddress, State
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.runs import DurableRuns
 from retinue.workflows.runs.ports import RunContext
@@ -64,6 +66,11 @@ async def test_a_hub_whose_run_engine_does_not_start_is_not_ready_and_says_why(
             "the run engine does not start: TypeError: cannot use a string pattern — see the log"
         )
         lines = await read_metrics(wire, hub, retinue_home)
+        address = HubAddress(hub.url, os.getpid(), "2026-11-27T08:00:00Z")
+        told = await find_problem(Settings(), State(retinue_home), address)
+        assert told is not None
+        assert told.startswith("the hub is not ready; ")
+        assert "the run engine does not start" in told
     assert "retinue_ready 0.0" in lines
     assert "retinue_nodes 0.0" in lines
 

@@ -12,7 +12,7 @@ import pytest
 
 from retinue.core.call import Principal
 from retinue.core.errors import NotAuthenticatedError, StateDamagedError, UnknownTokenError
-from retinue.web.issued_tokens import CHECK_EVERY_S, KnownTokens, TokenFile
+from retinue.web.issued_tokens import CHECK_EVERY_S, KnownTokens, TokenFile, TokenGroups
 from tests.requirements import requirement
 
 HOST = "127.0.0.1:9000"
@@ -103,6 +103,17 @@ async def test_a_token_past_its_time_says_so(keys: Path) -> None:
     now = issued.expires_at
     with pytest.raises(NotAuthenticatedError, match="expired"):
         await known.read(text.encode(), HOST)
+
+
+def test_an_expired_token_gives_its_caller_no_groups(keys: Path) -> None:
+    now = time.time()
+    groups = TokenGroups(keys, clock=lambda: now)
+    TokenFile(keys).issue(["mesh"], name="ada", groups=["staff"])
+    short, _ = TokenFile(keys).issue(["mesh"], name="ada", groups=["staff", "admin"], lifetime_s=60)
+    assert groups.find("token:ada") == ("staff", "admin")
+    assert short.expires_at is not None
+    now = short.expires_at
+    assert groups.find("token:ada") == ("staff",)
 
 
 @pytest.mark.parametrize(

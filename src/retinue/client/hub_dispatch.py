@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from retinue.client.hub_choice import HubChoice
 from retinue.core.call import Call, Outcome
+from retinue.core.error_kinds.execution import HUB
 from retinue.core.errors import (
     AgentUnreachableError,
     InvalidRequestError,
     NotAuthenticatedError,
+    RemoteFaultError,
     RetinueError,
 )
 from retinue.core.record import HUB_NAME
@@ -34,6 +36,10 @@ _LOGIN_REMEDY = (
     "set RETINUE_TOKEN to one of its machine (retinue token new), or store it: "
     "retinue context add NAME URL --token-stdin"
 )
+
+
+_NO_HUB = f"agent {HUB} answered "
+"""How the message of a reply without JSON-RPC begins; replies of a hub have other messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,9 @@ def _explain(error: RetinueError, hub: HubChoice) -> None:
         verb = "wants a token" if hub.token is None else "rejects the token"
         error.message = f"the hub at {hub.url} {verb}"
         error.remedy = _LOGIN_REMEDY
+    elif isinstance(error, RemoteFaultError) and error.message.startswith(_NO_HUB):
+        error.message = f"the program at {hub.url} is no hub: it{error.message.removeprefix(f'agent {HUB}')}"
+        error.remedy = hub.remedy
     else:
         return
     error.args = (error.message,)

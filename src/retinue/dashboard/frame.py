@@ -29,11 +29,15 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class PageFrame:
-    """Renders pages of the hub at ``url`` with navigation and the name of the visitor."""
+    """Renders pages of the hub at ``url`` with navigation and the name of the visitor.
 
-    def __init__(self, url: str, version: str) -> None:
+    ``processes`` is the number of processes that serve the hub.
+    """
+
+    def __init__(self, url: str, version: str, processes: int = 1) -> None:
         self.url = url
         self._version = version
+        self._processes = processes
 
     def render(
         self,
@@ -58,6 +62,7 @@ class PageFrame:
             "is_signed_in": read_state(request.scope) == "valid",
             "has_session_ended": read_state(request.scope) == "ended",
             "version": self._version,
+            "processes": self._processes,
             "query": dict(request.query_params),
             "has_data": data is not None,
             "home": prefix + "/",

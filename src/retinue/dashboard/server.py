@@ -60,6 +60,7 @@ class Dashboard:
         *,
         url: str,
         version: str,
+        processes: int,
         verify: Verify,
         note_access: Note,
         has_runs: Callable[[], bool],
@@ -70,7 +71,7 @@ class Dashboard:
         self._live = live
         self._read_limits = read_limits
         self._recent = RecentCalls(hub)
-        self._frame = PageFrame(url, version)
+        self._frame = PageFrame(url, version, processes)
         self._files = ResultFiles()
         self._artifacts = ArtifactFiles(artifacts)
         self._agents = AgentPages(hub, self._frame, self._files, open_calls)

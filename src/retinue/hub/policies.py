@@ -68,6 +68,7 @@ class PolicyBook:
     """The policies of a hub for its callers.
 
     ``find_gate`` gives None while there are none, and ``read_texts`` the texts of the files in force.
+    ``find_problem`` tells why the files of now are not in force, "" if they are.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class PolicyBook:
         past: PastMesh,
         modes: ModeSwitch,
         read_texts: Callable[[], Mapping[str, str]] = dict,
+        find_problem: Callable[[], str] = str,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
@@ -87,6 +89,7 @@ class PolicyBook:
         self._past = past
         self.modes = modes
         self._read_texts = read_texts
+        self._find_problem = find_problem
         self._replaying = asyncio.Lock()
 
     async def explain(self, call: Call, reader: Principal) -> Json:
@@ -128,11 +131,13 @@ class PolicyBook:
 
     def list_all(self) -> Json:
         """The policies in force, with what each has decided since this process started."""
-        gate = self._find_gate()
+        gate, problem = self._find_gate(), self._find_problem()
+        not_loaded = {"problem": problem} if problem else {}
         if gate is None:
-            return {"mode": "off", "policies": []}
+            return {"mode": "off", "policies": [], **not_loaded}
         policies = gate.engine.policies
         return {
+            **not_loaded,
             "mode": gate.mode,
             "default": policies.default,
             "digest": policies.digest,

@@ -14,9 +14,7 @@ states the name of an agent; all processes of one mesh trust each other.
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
@@ -37,6 +35,7 @@ from retinue.core.record import (
     is_visible,
 )
 from retinue.core.text import suggest
+from retinue.mesh.slices import run_in_slices
 
 DIALECT = "hub"
 
@@ -45,8 +44,6 @@ EXPOSED_HERE = "exposed_here"
 
 _MCP_SCOPES = frozenset({"exposed"})
 _REMEMBERED_GLOBS = 1024
-_DECIDING_S = 0.004
-"""Seconds of decisions about lists before others run."""
 _OWN_IDS = frozenset({"local", "mesh"})
 """The ids of the state token and of a mesh token, where no other caller is named."""
 
@@ -244,14 +241,15 @@ async def decide_lists(view: AgentView | None, items: Iterable[tuple[Candidate, 
     """
     if view is None or (view.lists is None and view.notes is None):
         return
-    began = time.perf_counter()
-    for agent, item in items:
-        is_listed(view, agent, item)
-        if view.notes is not None and isinstance(item, Skill):
-            view.notes(agent, item)
-        if time.perf_counter() - began > _DECIDING_S:
-            await asyncio.sleep(0)
-            began = time.perf_counter()
+
+    def decide() -> Iterator[None]:
+        for agent, item in items:
+            is_listed(view, agent, item)
+            if view.notes is not None and isinstance(item, Skill):
+                view.notes(agent, item)
+            yield
+
+    await run_in_slices(decide())
 
 
 async def decide_listings(view: AgentView | None, listings: Iterable[Listing]) -> None:

@@ -12,6 +12,7 @@ from retinue.core.record import Candidate, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource
 from retinue.policies.policy_set import Policy
+from retinue.policies.reads import EntityId
 
 NOTE = "[asks a person first]"
 """Before the description of such a skill."""
@@ -29,6 +30,8 @@ class AskingPolicies:
     engine: Engine
     policies: tuple[Policy, ...]
     _asks: dict[tuple[Caller, Caller, Resource], bool] = field(default_factory=dict)
+    _numbers: dict[EntityId | None, list[int]] = field(default_factory=dict)
+    """The numbers of the policies by the entity of their scope, because each tool of a list asks for them."""
 
     @classmethod
     def of(cls, engine: Engine) -> AskingPolicies:
@@ -41,7 +44,10 @@ class AskingPolicies:
             and policy.facts <= _KNOWN
             and policy.concerns_action(CALL.id)
         )
-        return cls(engine, policies)
+        asking = cls(engine, policies)
+        for number, policy in enumerate(policies):
+            asking._numbers.setdefault(policy.scope_entity, []).append(number)
+        return asking
 
     def asks(self, caller: Caller, origin: Caller, agent: Candidate, skill: Skill) -> bool:
         """Whether a call of this skill asks a person; ``origin`` is for whom it is made."""
@@ -54,9 +60,19 @@ class AskingPolicies:
             known = self._asks[key] = self._decide(caller, origin, resource)
         return known
 
+    def forget(self) -> None:
+        """Drop what is kept for further lists."""
+        self._asks.clear()
+
     def _decide(self, caller: Caller, origin: Caller, resource: Resource) -> bool:
         containers = resource.list_containers(self.engine.policies.groups)
-        concerned = [policy for policy in self.policies if policy.concerns(resource.id, containers)]
+        scopes = (None, resource.id, *containers)
+        numbers = sorted({number for scope in scopes for number in self._numbers.get(scope, ())})
+        concerned = [
+            policy
+            for policy in map(self.policies.__getitem__, numbers)
+            if policy.concerns(resource.id, containers)
+        ]
         if not concerned:
             return False
         reads_origin = any("origin" in policy.facts for policy in concerned)

@@ -8,8 +8,19 @@ from typing import Any, NamedTuple
 
 from retinue.core.record import Listing, Skill
 from retinue.core.text import suggest
-from retinue.policies.entities import AGENT, CALLER, GROUP, PROMPT, RESOURCE, SKILL, SOURCE, TAG, Resource
-from retinue.policies.policy_set import OBLIGATIONS, Policy, PolicySet
+from retinue.policies.entities import (
+    AGENT,
+    CALLER,
+    GROUP,
+    OWNER_ACTIONS,
+    PROMPT,
+    RESOURCE,
+    SKILL,
+    SOURCE,
+    TAG,
+    Resource,
+)
+from retinue.policies.policy_set import Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 
 _JSON_TYPES: Mapping[ValueType, frozenset[str]] = {
@@ -54,6 +65,8 @@ class MeshFit:
     def list_findings(self) -> list[Finding]:
         """What does not fit, in the order of the policies."""
         findings = list(self._findings)
+        covering = [rule for rule in self.policies.policies if not rule.body.has_conditions]
+        told: set[str] = set()
         for policy in self.policies.policies:
             findings += [
                 Finding(policy.id, problem)
@@ -69,10 +82,14 @@ class MeshFit:
                     )
                 )
             findings += [
-                Finding(policy.id, f"{other.id} forbids all that it asks about")
-                for other in self.policies.policies
-                if policy.effect in OBLIGATIONS and _covers(other, policy)
+                Finding(
+                    policy.id, f"{other.id} {_COVERED.get(policy.effect, 'forbids all that it asks about')}"
+                )
+                for other in covering
+                # of two that are equal, the second is told
+                if _covers(other, policy) and (other.id in told or not _covers(policy, other))
             ]
+            told.add(policy.id)
         order = {policy.id: number for number, policy in enumerate(self.policies.policies)}
         return sorted(dict.fromkeys(findings), key=lambda finding: order[finding.policy])
 
@@ -105,14 +122,14 @@ _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})
 
 def _concerns_skills(policy: Policy) -> bool:
     """Whether the policy is about skills; resources and prompts of agents are not in their cards."""
-    scope = policy.body["resource"]
+    scope = policy.body.resource
     named = scope.get("entity_type") or (scope.get("entity") or {}).get("type")
     return named not in (RESOURCE, PROMPT) and any(map(policy.concerns_action, ("call", "list")))
 
 
 def _names_skills(policy: Policy) -> bool:
     """Whether the policy is about one skill, so that its arguments are known."""
-    return bool(policy.body["resource"]["op"] == "==")
+    return bool(policy.body.resource["op"] == "==")
 
 
 def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
@@ -142,7 +159,33 @@ def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
 
 def _covers(rule: Policy, other: Policy) -> bool:
     """Whether a forbid without conditions denies every call that the other policy concerns."""
-    if rule.effect != "deny" or rule.is_watched or rule.body["conditions"]:
+    if rule.effect != "deny" or rule.is_watched or rule.body.has_conditions:
         return False
-    scopes = ("principal", "action", "resource")
-    return all(rule.body[one]["op"] == "All" or bool(rule.body[one] == other.body[one]) for one in scopes)
+    if rule is other or rule.agents not in (None, other.agents):
+        return False
+    if any(map(other.concerns_action, OWNER_ACTIONS)):
+        return False
+    used = filter(other.concerns_action, ("call", "read", "prompt", "list"))
+    principal = rule.body.principal
+    return (
+        (principal["op"] == "All" or principal == other.body.principal)
+        and all(map(rule.concerns_action, used))
+        and (rule.body.resource == other.body.resource or _holds(rule, other))
+    )
+
+
+def _holds(rule: Policy, other: Policy) -> bool:
+    """Whether the scope of a rule is all resources, or the agent of the item that the other one names."""
+    if rule.body.resource["op"] == "All":
+        return True
+    agent, item = rule.scope_entity, other.scope_entity
+    if agent is None or item is None or (agent.type, rule.body.resource["op"]) != (AGENT, "in"):
+        return False
+    return item.type in (SKILL, RESOURCE, PROMPT) and item.id.startswith(f"{agent.id.replace('/', '%2F')}/")
+
+
+_COVERED = {
+    "permit": "forbids all that it permits",
+    "approved": "forbids all that it permits",
+    "deny": "forbids all that it forbids",
+}

@@ -30,7 +30,7 @@ from retinue.policies.approving import AskClient, CallQuestion, describe
 from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, PolicyLimits, make_count
-from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.decision import CallFacts, Decision, Engine, RunInThread
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
     ADD_IMPORT,
@@ -87,6 +87,7 @@ class Gate:
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     ``recorder`` keeps what policies read, None where the owner does not want it.
     ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
+    ``run_in_thread`` calls functions that take long, None where they may hold up other calls.
     ``find_digest`` tells the digest of the policies that are in force in the process now, None where this
     gate is never replaced.
     """
@@ -103,6 +104,7 @@ class Gate:
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
     find_digest: Callable[[], str] | None = None
+    run_in_thread: RunInThread | None = None
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -112,16 +114,16 @@ class Gate:
         """Let a call pass that no rule denies; raises PolicyDeniedError."""
         if _is_owners(call, listing):
             return PermittedCall()
-        return self._check(call, listing, skill, skill.id, CALL, admitted)
+        return await self._check(call, listing, skill, skill.id, CALL, admitted)
 
     async def check_read(
         self, call: Call, listing: Listing, item: ReadableResource | Prompt, admitted: AdmittedCall
     ) -> PermittedCall:
         """The same for a read of a resource or a prompt, or of a completion of its arguments."""
         action = GET_PROMPT if isinstance(item, Prompt) else READ
-        return self._check(call, listing, item, name_item(item), action, admitted)
+        return await self._check(call, listing, item, name_item(item), action, admitted)
 
-    def _check(
+    async def _check(
         self, call: Call, listing: Listing, item: Item, name: str, action: EntityId, admitted: AdmittedCall
     ) -> PermittedCall:
         """Decide once; ``name`` is that of the item in marks and approvals."""
@@ -131,6 +133,8 @@ class Gate:
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
         resource = Resource.of(listing, item)
+        if engine.is_large and self.run_in_thread is not None:
+            await engine.prepare(resource, action, self._name_all(call.principal), self.run_in_thread)
         if self.recorder is not None and action == CALL:
             self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource, action)
@@ -272,7 +276,7 @@ class Gate:
 
     def redacts(self, agent: str) -> bool:
         """Whether the values of calls of an agent may be masked, so that they must be read."""
-        return self.mode == "enforce" and self.engine.masks
+        return self.mode == "enforce" and self.engine.masks(agent)
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
@@ -320,6 +324,12 @@ class Gate:
         if self._asking is None or self._asking.engine is not self.engine:
             self._asking = AskingPolicies.of(self.engine)
         return AskingSkills(self._name_all(principal), self._asking) if self._asking.policies else None
+
+    def forget(self) -> None:
+        """Drop what is kept for decisions, because lists that were made keep a replaced gate alive."""
+        for kept in (self.engine, self._lists, self._asking):
+            if kept is not None:
+                kept.forget()
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""

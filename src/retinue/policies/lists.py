@@ -10,7 +10,6 @@ whatever the others say.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -45,15 +44,16 @@ class _Cut:
 
     @classmethod
     def make(cls, policies: Sequence[Policy]) -> _Cut:
-        conditional = tuple(policy for policy in policies if policy.body["conditions"])
-        names: set[str] = set()
-        bodies = [one["body"] for policy in conditional for one in policy.body["conditions"]]
-        is_known = all(_find_attributes(body, names) for body in bodies)
-        plain = tuple(policy for policy in policies if not policy.body["conditions"])
+        conditional = tuple(policy for policy in policies if policy.body.has_conditions)
+        plain = tuple(policy for policy in policies if not policy.body.has_conditions)
         names_groups = any(entity.type == GROUP for policy in policies for entity in policy.reads.entities)
-        attributes = tuple(sorted(names)) if is_known else None
-        rules = () if attributes is None else tuple(sorted({_render_rule(one) for one in conditional}))
-        return cls(plain, conditional, attributes, names_groups, rules)
+        names: set[str] = set()
+        for policy in conditional:
+            if policy.body.item_attributes is None:
+                return cls(plain, conditional, None, names_groups)
+            names.update(policy.body.item_attributes)
+        rules = tuple(sorted({policy.body.rule for policy in conditional}))
+        return cls(plain, conditional, tuple(sorted(names)), names_groups, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ListDecisions:
                 everywhere.add(number)
             elif entity.type in _ITEM_TYPES:
                 self._items.setdefault(entity, set()).add(number)
-            elif policy.body["resource"]["op"] != "==":
+            elif policy.body.resource["op"] != "==":
                 self._containers.setdefault(entity, set()).add(number)
         self._everywhere = frozenset(everywhere)
         self._kinds = frozenset(entity.type for entity in (*self._items, *self._containers))
@@ -125,6 +125,11 @@ class ListDecisions:
                 self._decided.clear()
             decision = self._decided[key] = self._ask(caller, agent, item, cut, permits)
         return decision
+
+    def forget(self) -> None:
+        """Drop what is kept for further lists."""
+        for kept in (self._agents, self._cuts, self._decided):
+            kept.clear()
 
     @property
     def _default(self) -> bool:
@@ -188,35 +193,12 @@ def _read(facts: _AgentFacts, item: Item, attribute: str) -> Any:
     return facts.values[attribute]  # the others are those of the agent
 
 
-def _find_attributes(node: Any, names: set[str]) -> bool:
-    """Note the attributes of the item that an expression reads; False if it uses the item itself."""
-    if isinstance(node, list):
-        return all(_find_attributes(one, names) for one in node)
-    if not isinstance(node, Mapping):
-        return True
-    if node == {"Var": "resource"}:
-        return False
-    for operator in (".", "has"):
-        inner = node.get(operator)
-        if isinstance(inner, Mapping) and inner.get("left") == {"Var": "resource"} and "attr" in inner:
-            names.add(inner["attr"])
-            return True
-    return all(_find_attributes(one, names) for one in node.values())
-
-
-def _render_rule(policy: Policy) -> str:
-    """What a policy decides about the items of its scope; equal texts decide alike."""
-    body = policy.body
-    kind = body["resource"].get("entity_type")
-    return json.dumps([body["effect"], body["principal"], kind, body["conditions"]], sort_keys=True)
-
-
 def _fits(policy: Policy, caller: Caller, groups: Sequence[EntityId], kind: str) -> bool:
     """Whether the scopes of a policy fit a caller and the kind of an item; the item fits its entity."""
-    typed = policy.body["resource"].get("entity_type")
+    typed = policy.body.resource.get("entity_type")
     if typed is not None and typed != kind:
         return False
-    scope = policy.body["principal"]
+    scope = policy.body.principal
     if scope.get("entity_type") not in (None, caller.id.type):
         return False
     entity = scope.get("entity") or scope.get("in", {}).get("entity")

@@ -29,6 +29,7 @@ from retinue.policies.entities import (
     normalize,
 )
 from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
+from retinue.policies.policy_body import PolicyBody
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
 
@@ -72,10 +73,13 @@ _PARSED_AT_ONCE = 25
 _TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|;', re.DOTALL)
 """The end of a policy, and what may have a semicolon within."""
 
+_BEFORE = re.compile(r"(?:\s|//[^\n]*)+")
+"""Blanks and comments before a policy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy. ``body`` is its JSON form without annotations.
+    """One policy. ``body`` is the policy without its annotations.
 
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
     with the scope. An approval counts for ``expires_s``, None for the default. ``limit`` and ``redaction``
@@ -87,7 +91,7 @@ class Policy:
     id: str
     file: str
     effect: Effect
-    body: Mapping[str, Any]
+    body: PolicyBody
     reads: Reads
     reason: str = ""
     approvers: tuple[str, ...] = ()
@@ -108,12 +112,12 @@ class Policy:
 
     def concerns_action(self, action: str) -> bool:
         """Whether the policy may apply to this action."""
-        names = _name_actions(self.body)
+        names = _name_actions(self.body.action)
         if self.agents is not None and action == "list":
             return False  # a team hides nothing
         if not names:
             return action not in OWNER_ACTIONS
-        within_use = "use" in names and self.body["action"]["op"] == "in" and action not in OWNER_ACTIONS
+        within_use = "use" in names and self.body.action["op"] == "in" and action not in OWNER_ACTIONS
         return action in names or within_use
 
     def concerns(
@@ -130,12 +134,12 @@ class Policy:
         named = self.scope_entity
         if named is None:
             return True
-        return named == skill or (self.body["resource"]["op"] != "==" and named in containers)
+        return named == skill or (self.body.resource["op"] != "==" and named in containers)
 
     @property
     def scope_entity(self) -> EntityId | None:
         """The entity that the scope of the resource names; None where it names none."""
-        scope = self.body["resource"]
+        scope = self.body.resource
         entity = scope.get("entity") or scope.get("in", {}).get("entity")
         return None if entity is None else EntityId(entity["type"], entity["id"])
 
@@ -202,7 +206,7 @@ def _bind(policy: Policy, scope: TeamScope) -> Policy:
     if policy.effect in ("permit", "approved"):
         remedy = "write a forbid with unless: a team permits nothing that the owner does not"
         raise _refuse(where, f"{policy.effect} in a team", remedy)
-    if names := sorted(_name_actions(policy.body) & (OWNER_ACTIONS | {"list"})):
+    if names := sorted(_name_actions(policy.body.action) & (OWNER_ACTIONS | {"list"})):
         raise _refuse(where, f"the action {names[0]!r} in a team", "write a policy of call, read or prompt")
     if any(entity.type == GROUP for entity in policy.reads.entities):
         raise _refuse(where, "a group in a team", "name agents: groups belong to the owner of the machine")
@@ -215,10 +219,9 @@ def _load_file(name: str, text: str) -> list[Policy]:
         bodies = [body for part in _split(text) for body in _parse(name, part)]
     except ValueError:
         try:
-            # the error tells a place in the whole text
             bodies = list(_parse(name, text))
         except ValueError as error:
-            raise _refuse(name, f"not Cedar: {error}", "retinue policy check shows the place") from None
+            raise _refuse(name, f"not Cedar: {error}{_find_place(name, text)}", "correct it") from None
     return [_load_policy(name, number, body) for number, body in enumerate(bodies, 1)]
 
 
@@ -232,11 +235,25 @@ def _parse(name: str, text: str) -> Iterator[dict[str, Any]]:
         yield body
 
 
-def _split(text: str) -> Iterator[str]:
-    """The text in parts of whole policies, because the parser holds up all threads."""
+def _find_place(name: str, text: str) -> str:
+    """Where the first policy begins that is not Cedar, because the parser does not tell."""
+    line = 1
+    for part in _split(text, 1):
+        try:
+            list(_parse(name, part))
+        except ValueError:
+            blank = _BEFORE.match(part)
+            line += blank[0].count("\n") if blank else 0
+            return f", in the policy that begins at line {line}"
+        line += part.count("\n")
+    return ""
+
+
+def _split(text: str, count: int = _PARSED_AT_ONCE) -> Iterator[str]:
+    """The text in parts of ``count`` whole policies, because the parser holds up all threads."""
     start = 0
     ends = (token.end() for token in _TOKENS.finditer(text) if token[0] == ";")
-    for end in islice(ends, _PARSED_AT_ONCE - 1, None, _PARSED_AT_ONCE):
+    for end in islice(ends, count - 1, None, count):
         yield text[start:end]
         start = end
     yield text[start:]
@@ -269,7 +286,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         policy_id,
         file,
         effect,
-        body,
+        PolicyBody.of(body),
         reads,
         reason=annotations.get("reason") or "",
         approvers=tuple(annotations.get("approvers", "").replace(",", " ").split()),
@@ -282,9 +299,8 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
     )
 
 
-def _name_actions(body: Mapping[str, Any]) -> frozenset[str]:
-    """The actions that the scope of a policy names; none where it has all of them."""
-    scope = body["action"]
+def _name_actions(scope: Mapping[str, Any]) -> frozenset[str]:
+    """The actions that this scope of a policy names; none where it has all of them."""
     if scope["op"] == "All":
         return frozenset()
     named = scope["entities"] if "entities" in scope else [scope["entity"]]
@@ -292,7 +308,7 @@ def _name_actions(body: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _is_about_owner_actions(where: str, body: Mapping[str, Any], effect: Effect) -> bool:
-    names = _name_actions(body)
+    names = _name_actions(body["action"])
     owners = sorted(names & OWNER_ACTIONS)
     if not owners:
         return False

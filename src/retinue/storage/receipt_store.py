@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import structlog
 
+from retinue.core.errors import StateError
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.history_store import ServerDatabase
 
@@ -49,15 +50,19 @@ class ReceiptFile:
         self._changing = threading.Lock()
 
     def read_cards(self) -> object:
-        """The stored receipts, as they were given; None where there are none."""
-        return self._read().get(_CARDS)
+        """The stored receipts, as they were given; None where there are none, or the file is unreadable."""
+        try:
+            return self._read().get(_CARDS)
+        except StateError as error:
+            _log.warning("receipts not read", path=str(self._path), error=error.message)
+            return None
 
     def write_cards(self, cards: object) -> None:
         """Store the receipts that were read. Raises StateError."""
         self._change(_CARDS, cards)
 
     def read_issued(self) -> dict[tuple[str, str], IssuedReceipt]:
-        """The last own receipts by repository and digest of the card."""
+        """The last own receipts by repository and digest of the card. Raises StateError."""
         rows = self._read().get(_ISSUED)
         issued: dict[tuple[str, str], IssuedReceipt] = {}
         for row in rows if isinstance(rows, list) else ():
@@ -84,12 +89,20 @@ class ReceiptFile:
             replace_file(self._path, orjson.dumps({**self._read(), key: value}), mode=0o600)
 
     def _read(self) -> Mapping[str, Any]:
-        """The content; {} where there is no file or it is damaged, as before the first receipt."""
+        """The content; {} where there is no file or it is damaged, as before the first receipt.
+
+        Raises StateError for a file that cannot be read now, because who wrote it anew would lose the rest.
+        """
         try:
             content = orjson.loads(self._path.read_bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, orjson.JSONDecodeError) as error:
+        except OSError as error:
+            raise StateError(
+                f"cannot read {self._path}: {error.strerror or error}",
+                remedy="check the owner and permissions of the file",
+            ) from error
+        except orjson.JSONDecodeError as error:
             _log.warning("receipts not read", path=str(self._path), error=str(error))
             return {}
         return content if isinstance(content, dict) else {}

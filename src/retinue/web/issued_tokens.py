@@ -279,20 +279,31 @@ class KnownTokens:
 class TokenGroups:
     """The groups that the tokens of a state folder name for their callers; changes count within a second."""
 
-    def __init__(self, keys: Path, *, check_every_s: float = CHECK_EVERY_S) -> None:
+    def __init__(
+        self,
+        keys: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        check_every_s: float = CHECK_EVERY_S,
+    ) -> None:
         self._path = keys / _FILE
+        self._clock = clock
         self._check_every_s = check_every_s
         self._checked_at = float("-inf")
         self._seen: tuple[int, int, int] | None = None
-        self._groups: Mapping[str, tuple[str, ...]] | None = {}
+        self._tokens: Mapping[str, Sequence[IssuedToken]] | None = {}
 
     def find(self, caller: str) -> tuple[str, ...] | None:
-        """The groups of a caller, of all its tokens; None while the file cannot be read."""
+        """The groups of a caller, of all its tokens that have not expired; None for an unreadable file."""
         ticks = time.monotonic()
         if ticks - self._checked_at >= self._check_every_s:
             self._checked_at = ticks
             self._reload_if_changed()
-        return None if self._groups is None else self._groups.get(caller, ())
+        if self._tokens is None:
+            return None
+        now = self._clock()
+        tokens = [token for token in self._tokens.get(caller, ()) if not token.is_expired(now)]
+        return tuple({group: None for token in tokens for group in token.groups})
 
     def _reload_if_changed(self) -> None:
         try:
@@ -300,15 +311,16 @@ class TokenGroups:
             seen = (status.st_mtime_ns, status.st_ino, status.st_size)
             if seen == self._seen:
                 return
-            groups: dict[str, dict[str, None]] = {}
+            tokens: dict[str, list[IssuedToken]] = {}
             for token in read_tokens(self._path):
-                groups.setdefault(token.principal.id, {}).update(dict.fromkeys(token.groups))
-            self._groups, self._seen = {caller: tuple(names) for caller, names in groups.items()}, seen
+                if token.groups:
+                    tokens.setdefault(token.principal.id, []).append(token)
+            self._tokens, self._seen = tokens, seen
         except FileNotFoundError:
-            self._groups, self._seen = {}, None
+            self._tokens, self._seen = {}, None
         except (OSError, StateError) as error:
             _log.warning("groups of tokens cannot be read", problem=str(error))
-            self._groups, self._seen = None, None
+            self._tokens, self._seen = None, None
 
 
 def read_tokens(path: Path) -> tuple[IssuedToken, ...]:

@@ -11,6 +11,7 @@ import pytest
 from retinue.cards.receipts import Receipt, SignedReceipt, parse_receipt, sign_receipt
 from retinue.cards.signatures import CardSigner, SigningKey, TrustedKeys
 from retinue.core.record import AgentRecord, Listing
+from retinue.hub.receipts import book
 from retinue.hub.receipts.book import (
     CLOCK_SKEW_S,
     MAX_PER_CARD,
@@ -18,6 +19,7 @@ from retinue.hub.receipts.book import (
     ReceiptBook,
     ReceiptTrust,
     WeighedReceipt,
+    weigh,
 )
 from retinue.hub.receipts.measuring import MAX_PER_CALLER, Version, measure_calls
 
@@ -132,6 +134,26 @@ def test_an_older_receipt_replaces_no_newer_one_and_a_removed_one_counts_on() ->
     assert "a newer receipt" in mesh.reasons()[1]
     assert mesh.take() == pytest.approx(blame, rel=1e-3), "its registry has it no more"
     assert mesh.take(issue(failed=0, issued_at=NOW + 1)) == 0.0
+
+
+def test_news_of_one_card_weigh_no_other_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh, weighed = Mesh(), list[str]()
+
+    def note(signed: SignedReceipt, trust: ReceiptTrust, now: float) -> WeighedReceipt:
+        weighed.append(signed.receipt.repository)
+        return weigh(signed, trust, now)
+
+    monkeypatch.setattr(book, "weigh", note)
+    other = replace(PLAN, key="agents/other")
+    mesh.book.take(CardPlace("agents/other", DIGEST), [issue(repository="agents/other")])
+    blame = mesh.take(issue())
+    assert mesh.book.blame(other) == blame
+    weighed.clear()
+    newer = mesh.take(issue(issued_at=NOW + 1, failed=80))
+    assert mesh.book.blame(other) == blame > newer
+    mesh.book.keep_only([PLACE])
+    assert (mesh.book.blame(PLAN), mesh.book.blame(other)) == (newer, 0.0)
+    assert weighed == ["agents/plan"]
 
 
 def test_a_key_that_is_trusted_no_more_voids_its_receipts() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from retinue.cards.receipts import RECEIPT_TYPE
 from retinue.cards.signatures import CardSigner, SigningKey
+from retinue.core.errors import StateError
 from retinue.core.record import AgentRecord, Listing
 from retinue.hub.receipts.book import CardPlace
 from retinue.hub.receipts.measuring import MAX_PER_CALLER
@@ -25,7 +26,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.parts.finding.receipt_issuing import MIN_CALLS, ReceiptIssuer
 from retinue.runtime.parts.finding.receipts import repeat
 from retinue.storage.audit_log import AuditLog
-from retinue.storage.receipt_store import ReceiptFile
+from retinue.storage.receipt_store import IssuedReceipt, ReceiptFile
 from tests.hub.receipts.test_book import DAY_S, NOW, row
 
 
@@ -145,3 +146,21 @@ async def test_a_round_that_fails_for_an_unknown_reason_does_not_end_the_next_on
     for _ in range(3):
         await asyncio.wait_for(rounds.get(), 10)
     task.cancel()
+
+
+def test_a_file_that_cannot_be_read_now_is_not_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.json"
+    file = ReceiptFile(path)
+    file.write_cards([{"repository": "agents/plan"}])
+    content = path.read_bytes()
+    path.unlink()
+    path.mkdir()  # no user may read it
+    assert file.read_cards() is None
+    with pytest.raises(StateError, match="cannot read"):
+        file.write_cards([])
+    with pytest.raises(StateError, match="cannot read"):
+        file.note_issued(("a", "b"), IssuedReceipt("c", 1.0))
+    path.rmdir()
+    path.write_bytes(content)
+    file.note_issued(("a", "b"), IssuedReceipt("c", 1.0))
+    assert file.read_cards() == [{"repository": "agents/plan"}]

@@ -49,3 +49,11 @@ async def test_a_call_in_a_session_of_the_leader_ends_with_the_session_or_by_its
     calls[2].cancel()
     await asyncio.wait(calls)
     assert sessions.take_used() == []
+
+
+async def test_a_request_that_the_leader_answers_keeps_no_session_in_use_for_ever() -> None:
+    sessions = FollowedSessions()
+    sessions.open([["s-1", principal_key(OWNER), True]])
+    assert sessions.find("s-1", 7, OWNER) is not None  # its tool asks the client, so the leader answers
+    sessions.take_used()
+    assert sessions.take_used() == []

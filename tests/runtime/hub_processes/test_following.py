@@ -27,7 +27,7 @@ from retinue.policies.counts import Count, MemoryCounts
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.leader import LeaderExchange
+from retinue.runtime.hub_processes.leader import MAX_UNTOLD, LeaderExchange
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts, answer_policies
 from retinue.runtime.hub_processes.place import HubPlace
 from retinue.runtime.parts.audit import AuditLog
@@ -165,6 +165,18 @@ async def test_a_process_follows_its_leader_after_a_long_line_of_news(hub: Hub) 
     hub.exchange.tell("long", "next")
     await _until(lambda: len(heard) == 2)
     assert (len(heard[0]), heard[1]) == (2_000_000, "next")
+
+
+async def test_a_process_with_more_news_than_are_kept_asks_for_the_whole_state(hub: Hub) -> None:
+    states: list[int] = []
+    hub.follower.on_news["number"] = states.append
+    hub.exchange.state_now["number"] = lambda: MAX_UNTOLD + 1
+    for number in range(MAX_UNTOLD + 1):  # none is sent meanwhile, as if the process was stopped
+        hub.exchange.tell("number", number)
+    await _until(lambda: states != [])
+    assert states == [MAX_UNTOLD + 1]
+    hub.exchange.tell("number", 7)
+    await _until(lambda: states[1:] == [7])
 
 
 async def test_a_card_is_read_again_by_the_leader(hub: Hub) -> None:

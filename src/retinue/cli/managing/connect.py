@@ -147,6 +147,7 @@ def _remove(client_name: str, name: str) -> None:
             click.echo(f"kept as added since: {clean(', '.join(server.kept))}: {clean(server.file)}")
     if imports:
         click.echo(f"removed from the mesh: {clean(', '.join(imports))}")
+    _revoke_token(client, file, name)
     changed = disconnect(client, file, name)
     if changed.changed or restored:
         click.echo(f"removed {name!r} from {client.title}: {clean(file)}")
@@ -154,6 +155,18 @@ def _remove(client_name: str, name: str) -> None:
         click.echo(f"{client.title} has no entry {name!r}; nothing was changed: {clean(file)}")
     for path in {file, *(server.file for server in restored)}:
         drop_needless_backups(client, path)
+
+
+def _revoke_token(client: Client, file: Path, name: str) -> None:
+    """Revoke the token in an entry that is to be removed; the policies of the client stay."""
+    from retinue.runtime.commands.client_policies import list_client_profiles, revoke_client_token
+
+    state = find_state()
+    issued = revoke_client_token(client, file, name, state)
+    if issued is not None:
+        click.echo(f"revoked token {issued.id} of token:{client.name}")
+        for profile in list_client_profiles(state, client):
+            note(f"its policy stays: retinue policy remove {profile}-token-{client.name}")
 
 
 def _replace(

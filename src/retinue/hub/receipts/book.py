@@ -114,6 +114,7 @@ class ReceiptBook:
         self._cards: dict[CardPlace, _Card] = {}
         self._blames: dict[CardPlace, float] = {}
         self._counted: tuple[object, float] | None = None
+        self._counted_with: ReceiptTrust | None = None
         self._looked_at = float("-inf")
 
     def __bool__(self) -> bool:
@@ -152,8 +153,8 @@ class ReceiptBook:
         if card.receipts or card.refused:
             self._cards[place] = card
             while len(self._cards) > MAX_CARDS:
-                del self._cards[next(iter(self._cards))]
-        self._blames.clear()
+                self._forget(next(iter(self._cards)))
+        self._blames.pop(place, None)
         return is_new
 
     def _find_fault(
@@ -178,19 +179,23 @@ class ReceiptBook:
         """Forget the receipts of cards that have gone, and those that are too old."""
         oldest = self._clock() - self._trust().max_age_s
         for place, card in list(self._cards.items()):
-            card.receipts = {
-                issuer: signed for issuer, signed in card.receipts.items() if signed.receipt.ends_at >= oldest
-            }
+            for issuer, signed in list(card.receipts.items()):
+                if signed.receipt.ends_at < oldest:
+                    del card.receipts[issuer]
+                    self._blames.pop(place, None)
             if place not in places or not (card.receipts or card.refused):
-                del self._cards[place]
-        self._blames.clear()
+                self._forget(place)
+
+    def _forget(self, place: CardPlace) -> None:
+        del self._cards[place]
+        self._blames.pop(place, None)
 
     # weighing
 
     def find(self, agent: Candidate) -> tuple[list[WeighedReceipt], tuple[Refused, ...]]:
         """The receipts of the version of an agent, and those that were refused at the last reading."""
         card = self._cards.get(place_of(agent))
-        return ([], ()) if card is None else (self._weigh(card), card.refused)
+        return ([], ()) if card is None else (self._weigh(card, self._trust()), card.refused)
 
     def blame(self, agent: Candidate) -> float:
         """The part of the credit of its card that an agent loses, 0 … 1; 0 without receipts."""
@@ -200,7 +205,9 @@ class ReceiptBook:
             return 0.0
         self._forget_changed_keys()
         if place not in self._blames:
-            self._blames[place] = sum_up(self._weigh(card))
+            if self._counted_with is None:  # once for all cards, because it reads the file of keys
+                self._counted_with = self._trust()
+            self._blames[place] = sum_up(self._weigh(card, self._counted_with))
         return self._blames[place]
 
     def _forget_changed_keys(self) -> None:
@@ -211,11 +218,11 @@ class ReceiptBook:
         self._looked_at = now
         revision = self._revision(), now // _KEPT_FOR_S
         if revision != self._counted:
-            self._counted = revision
+            self._counted, self._counted_with = revision, None
             self._blames.clear()
 
-    def _weigh(self, card: _Card) -> list[WeighedReceipt]:
-        trust, now = self._trust(), self._clock()
+    def _weigh(self, card: _Card, trust: ReceiptTrust) -> list[WeighedReceipt]:
+        now = self._clock()
         return [weigh(signed, trust, now) for signed in card.receipts.values()]
 
     # storing

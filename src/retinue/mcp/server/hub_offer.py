@@ -172,6 +172,8 @@ class HubOffer:
             servers = [server for _, server in self._imported.list_seen(key.view, key.scopes)]
             listings = map(self._imported.find_listing, servers)
             await decide_listings(key.view, [one for one in listings if one is not None])
+        if not self._is_short(key, view, None):
+            view.catalogs[False] = await ToolCatalog.make(self._list_offered(key, entries), names=self._names)
         view.is_decided = True
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
@@ -292,25 +294,32 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
+        if short:
+            own, pinned = self._list_own(key), self._list_pinned(key)
+            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key), pinned)
+        return ToolCatalog(self._list_offered(key, self._survey(key).entries), names=self._names)
+
+    def _list_own(self, key: VisibilityKey) -> Sequence[Skill]:
+        """The listed ones of the hub's own skills."""
         own: Sequence[Skill] = [
             _as_listed(key, self._own, skill)
             for skill in self._record.skills
             if self._is_own_seen(skill.visibility, key)
         ]
-        if self._shape is not None:
-            own = self._shape(own, key.scopes, key.view)
-        if short:
-            pinned = self._list_pinned(key)
-            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key), pinned)
-        entries = self._survey(key).entries
+        return own if self._shape is None else self._shape(own, key.scopes, key.view)
+
+    def _list_offered(
+        self, key: VisibilityKey, entries: Sequence[Entry]
+    ) -> Iterator[tuple[str | None, Skill]]:
+        """The skills of a long list, with their agents; each as clients see it."""
+        yield from ((None, skill) for skill in self._list_own(key))
         names = {entry.id: self._directory.name_of(entry) for entry in entries}
-        others: list[tuple[str | None, Skill]] = [
-            (names[listing.id], note_skill(key.view, listing, _as_listed(key, listing, skill)))
-            for listing in self._directory.open_all(entries)
-            for skill in listing.record.skills
-            if is_visible(skill.visibility, key.scopes)
-        ]
-        return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
+        for start in range(0, len(entries), _OPENED_AT_ONCE):
+            for listing in self._directory.open_all(entries[start : start + _OPENED_AT_ONCE]):
+                for skill in listing.record.skills:
+                    if is_visible(skill.visibility, key.scopes):
+                        shown = _as_listed(key, listing, skill)
+                        yield names[listing.id], note_skill(key.view, listing, shown)
 
     def _list_pinned(self, key: VisibilityKey) -> list[tuple[str, Skill]]:
         """The skills of agents that stay in the short list, with their agents: at most `MAX_PINNED`."""

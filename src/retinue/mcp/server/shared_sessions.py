@@ -7,7 +7,7 @@ whose it is and what its client can do, and answers a call of which the client h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.types import ASGIApp
@@ -134,9 +134,7 @@ class FollowedSessions:
         calls = self._calls.get(session_id, {})
         if _coerce(request_id) in calls:
             return None
-        calls = self._calls.setdefault(session_id, calls)
-        self._used.add(session_id)
-        return OpenSession(calls, facts.is_askable, self._hold(session_id))
+        return OpenSession(calls, facts.is_askable, self._hold(session_id, calls))
 
     def has_request(self, session_id: str, request_id: str | int, principal: Principal) -> bool:
         """As `Sessions.has_request`, of the requests that this process answers."""
@@ -147,8 +145,16 @@ class FollowedSessions:
     def attend(self, principal: Principal) -> None:
         """The leader tells clients of changes."""
 
-    def _hold(self, session_id: str) -> AbstractContextManager[None]:
-        return _forgetting(self._calls, session_id)
+    @contextmanager
+    def _hold(self, session_id: str, calls: dict[str | int, RunningCall]) -> Iterator[None]:
+        self._used.add(session_id)
+        # entered at once after `find`, or never where the leader answers the request
+        self._calls[session_id] = calls
+        try:
+            yield
+        finally:
+            if not self._calls.get(session_id):
+                self._calls.pop(session_id, None)
 
 
 class LedSessions(NamedTuple):
@@ -156,15 +162,6 @@ class LedSessions(NamedTuple):
 
     sessions: FollowedSessions
     leader: ASGIApp
-
-
-@contextmanager
-def _forgetting(calls: dict[str, dict[str | int, RunningCall]], session_id: str) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if not calls.get(session_id):
-            calls.pop(session_id, None)
 
 
 def _coerce(request_id: str | int) -> str | int:

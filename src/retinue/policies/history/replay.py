@@ -96,7 +96,7 @@ class Replay:
     _groups: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     _counts: dict[tuple[str, ...], deque[float]] = field(default_factory=dict)
     _engines: dict[tuple[str, ...], Engine] = field(default_factory=dict)
-    _weakened: dict[tuple[str, str, str], Engine] = field(default_factory=dict)
+    _weakened: dict[tuple[str, str], Engine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         enforced = [replace(policy, is_watched=False) for policy in self.policies.policies]
@@ -209,7 +209,7 @@ class Replay:
     ) -> bool:
         """Whether a policy that reads unknown facts applies to the call for some of their values."""
         weakened = weaken(policy, explain)
-        key = (policy.id, str(weakened.body["conditions"]), str(weakened.body["resource"]))
+        key = (policy.id, weakened.body.text)
         engine = self._weakened.get(key)
         if engine is None:
             if len(self._weakened) >= _KEPT:
@@ -317,6 +317,6 @@ def _guess(key: SkillKey) -> Resource:
 
 
 def _may_contain(policy: Policy) -> bool:
-    resource = policy.body["resource"]
+    resource = policy.body.resource
     entity = resource.get("entity") or resource.get("in", {}).get("entity")
     return entity is not None and entity["type"].rpartition("::")[2] in ("Tag", "Source")

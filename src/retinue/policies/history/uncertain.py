@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from retinue.policies.entities import GROUP, SOURCE, TAG
+from retinue.policies.policy_body import PolicyBody
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import find_reads
 
@@ -38,8 +39,8 @@ Explain = Callable[[Fact], str]
 
 def find_unknown(policy: Policy, explain: Explain) -> str:
     """The first fact that a policy reads and that is unknown, with the reason; "" where all are known."""
-    facts = [fact for part in policy.body["conditions"] for fact in iterate_facts(part["body"])]
-    if _names_containers(policy.body["resource"]):
+    facts = [fact for part in policy.body.parse()["conditions"] for fact in iterate_facts(part["body"])]
+    if _names_containers(policy.body.resource):
         facts.append(Fact("skill"))
     if any(entity.type == GROUP for entity in policy.reads.entities):
         facts.append(Fact("groups"))
@@ -53,17 +54,17 @@ def find_unknown(policy: Policy, explain: Explain) -> str:
 
 def weaken(policy: Policy, explain: Explain) -> Policy:
     """The policy as a forbid without the conditions that read unknown facts."""
-    conditions = []
-    for part in policy.body["conditions"]:
+    conditions, tree = [], policy.body.parse()
+    for part in tree["conditions"]:
         is_when = part["kind"] == "when"
         body = _bound(part["body"], explain, upper=is_when)
         if body is not None:
             conditions.append({"kind": part["kind"], "body": body})
-    resource = policy.body["resource"]
+    resource = tree["resource"]
     if _names_containers(resource) and explain(Fact("skill")):
         resource = _ALL
-    body = {**policy.body, "effect": "forbid", "conditions": conditions, "resource": resource}
-    return replace(policy, effect="deny", body=body, reads=find_reads(body), limit=None)
+    tree |= {"effect": "forbid", "conditions": conditions, "resource": resource}
+    return replace(policy, effect="deny", body=PolicyBody.of(tree), reads=find_reads(tree), limit=None)
 
 
 def iterate_facts(node: Any) -> Iterator[Fact]:

@@ -49,12 +49,19 @@ def take_client_token(client: Client, file: Path, name: str, state: State) -> tu
 def drop_client_policies(client: Client, file: Path, name: str, state: State) -> list[str]:
     """Remove the profiles of a client and revoke its own token; returns the names of the profiles."""
     profiles = list_client_profiles(state, client)
-    issued, _ = _find_issued(client, file, name, state)
-    if issued is not None:  # before its policies, so that it never acts without them
-        TokenFile(state.keys).revoke(issued.id)
+    # before its policies, so that it never acts without them
+    revoke_client_token(client, file, name, state)
     for profile in profiles:
         remove_policies(state.root, f"{profile}{_end_of(client)}")
     return profiles
+
+
+def revoke_client_token(client: Client, file: Path, name: str, state: State) -> IssuedToken | None:
+    """Revoke the client's own token, which its entry has; returns its record, None where it has none."""
+    issued, _ = _find_issued(client, file, name, state)
+    if issued is not None:
+        TokenFile(state.keys).revoke(issued.id)
+    return issued
 
 
 def _find_issued(client: Client, file: Path, name: str, state: State) -> tuple[IssuedToken | None, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from retinue.core.durations import render_duration
 from retinue.core.errors import HubRunningError, RetinueError, StateError
 from retinue.rpc.probe import answers
+from retinue.runtime.checks.hub import check_ready
 from retinue.runtime.commands.client import open_client
 from retinue.settings import Settings
 from retinue.storage.state import HubAddress, State, is_process
@@ -90,10 +91,18 @@ async def read_status(settings: Settings, state: State) -> HubStatus:
         rows = reply["agents"]
         agents = len(rows)
         available = sum(row.get("status") != "unavailable" for row in rows)
+        problem = await find_problem(settings, state, hub)
     except RetinueError as error:
         problem = f"its agents are not known: {error.message}"
     status = "running" if hub.is_ready else "starting"
     return HubStatus(status, str(state.root), hub, log, memory, agents, available, problem)
+
+
+async def find_problem(settings: Settings, state: State, hub: HubAddress) -> str | None:
+    """What ``/ready`` tells of a hub that works with a fault, such as policies that are not loaded."""
+    async with HttpClient() as http:
+        checks = await check_ready(state, hub.url, settings, http)
+    return next((check.found for check in checks if check.status != "ok"), None)
 
 
 async def stop_hub(state: State, *, within_s: float, kill: bool = False) -> HubAddress | None:

@@ -46,6 +46,13 @@ class HubDashboard:
         SessionMiddleware.put_before(checks, self.sessions)
 
 
+@dataclass(frozen=True, slots=True)
+class ServingProcesses:
+    """A product of a hub with several processes: how many serve."""
+
+    count: int
+
+
 def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
     """The dashboard of a hub."""
     # reads leave no event: a page that is looked at calls several skills every second
@@ -82,6 +89,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         live.end()
         open_calls.end()
 
+    serving = process.find(ServingProcesses)
     dashboard = Dashboard(
         hub,
         sessions,
@@ -89,6 +97,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         open_calls,
         url=process.url or "",
         version=version("retinue"),
+        processes=1 if serving is None else serving.count,
         verify=verify,
         note_access=note_access,
         has_runs=run_store.exists,

@@ -53,13 +53,29 @@ POLICIES = "policies"
 BREAKER = "breaker opened"
 
 
+MAX_UNTOLD = 10_000
+"""News that wait for a process that is stopped; with more of them it begins anew when it goes on."""
+
+
 class _Untold:
-    """What one process has not been told yet: the listings that have changed, and other news."""
+    """What one process has not been told yet: the listings that have changed, and other news.
+
+    ``is_behind`` = there were more news than are kept, so that the process must ask for the whole state.
+    """
 
     def __init__(self) -> None:
         self.keys: set[ListingKey] = set()
         self.news: list[Mapping[str, Any]] = []
+        self.is_behind = False
         self.wake = asyncio.Event()
+
+    def add(self, news: Mapping[str, Any]) -> None:
+        """Keep a piece of news until the process is told."""
+        if self.is_behind or len(self.news) >= MAX_UNTOLD:
+            self.is_behind, self.news = True, []
+        else:
+            self.news.append(news)
+        self.wake.set()
 
     def take(self) -> list[Mapping[str, Any]]:
         """The lines that tell it."""
@@ -94,8 +110,7 @@ class LeaderExchange:
     def tell(self, name: str, news: Any) -> None:
         """Tell all processes a piece of news under a name, in the order of the calls."""
         for untold in self._followers:
-            untold.news.append({name: news})
-            untold.wake.set()
+            untold.add({name: news})
 
     def _note(self, change: ListingChange) -> None:
         for untold in self._followers:
@@ -146,6 +161,9 @@ class LeaderExchange:
             while True:
                 await untold.wake.wait()
                 if gone.done():
+                    return
+                if untold.is_behind:
+                    await send({"type": "http.response.body", "body": b""})
                     return
                 for line in untold.take():
                     await _send_line(send, line)

@@ -17,6 +17,7 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.endpoints.a2a import SharedTasks
+from retinue.runtime.endpoints.dashboard import ServingProcesses
 from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
@@ -52,6 +53,7 @@ class LeaderPart(Part):
             SharedTasks,
             SharedTasks(own_names(self._place, make_task_id), partial(owns_name, self._place), leads=True),
         )
+        process.add(ServingProcesses, ServingProcesses(self._place.count))
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
         readings = OtherFigures(self._board)

@@ -40,7 +40,10 @@ class Topic(ABC):
 
     @abstractmethod
     async def hear(self, body: bytes) -> None:
-        """Take the message of another member; one of an unknown form is ignored."""
+        """Take the message of another member; one of an unknown form is ignored.
+
+        It must not wait for anything, because the member gives no sign of life meanwhile.
+        """
 
     async def connected(self) -> None:
         """Called after a connection was made, because messages may have been missed."""

@@ -48,12 +48,13 @@ class ManyHubsPart(Part):
             directory = process.get(Directory)
             names = process.get(Registries).by_name
             shared = [name for name, registry in names.items() if isinstance(registry, HttpRegistry)]
+            cards = RegistryChanges(directory, shared)
             topics: list[Topic] = [
                 Findings(sharing, agent_stats),
                 HealthChanges(directory, agent_stats, sharing, name_place()),
-                RegistryChanges(directory, shared),
+                cards,
             ]
-            works = []
+            works = [cards.read_told()]
             if process.kind == "hub":
                 tokens = SharedTokens(news, process.state.keys, process.state.mesh_key())
                 topics.append(tokens)

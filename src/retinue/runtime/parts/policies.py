@@ -149,6 +149,8 @@ class LoadedPolicies:
         self.revision += 1
         self.files, self._table, self._in_force = reading.files, reading.table, reading.seen
         policies, table = reading.policies, reading.applied
+        if self._gate is not None:
+            self._gate.forget()
         if policies is None:
             self._gate = None
             self._give(None)
@@ -176,6 +178,7 @@ class LoadedPolicies:
             recorder=self._make_recorder(),
             figures=self._figures,
             find_digest=lambda: self._digest,
+            run_in_thread=asyncio.to_thread,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
@@ -446,5 +449,6 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
             past,
             modes,
             lambda: loaded.files.read_texts(),
+            lambda: "" if loaded.problem is None else loaded.problem.message,
         )
         add_policy_skills(agent, book)
