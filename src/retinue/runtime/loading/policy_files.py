@@ -279,6 +279,9 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
         policies = files.load(table)
     except RetinueError as error:
         return [Check("policies", "fail", error.message, error.remedy)]
+    except Exception as error:  # noqa: BLE001 - the other rows are told all the same
+        problem = f"not read: {type(error).__name__}: {str(error)[:200]}"
+        return [Check("policies", "fail", problem, "check the files: retinue policy check")]
     if policies is None:
         unused = Check(
             "policies",

@@ -88,7 +88,7 @@ def _read(number: int, files: PolicyFiles, table: PolicyTable, before: Snapshot)
                 raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from error
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001  # a panic of the engine is no Exception
+    except BaseException as error:  # noqa: BLE001 - a panic of the engine is no Exception
         return _Reading(number, files, table, seen, table, problem=_explain(error))
     return _Reading(number, files, table, seen, applied, policies, zone)
 
@@ -355,7 +355,7 @@ class LoadedPolicies:
                 if table is not None or has_changed or has_failed:
                     await self.reload_in_thread(table)
                 has_failed = False
-            except Exception as error:  # noqa: BLE001  # no later policy would be loaded
+            except Exception as error:  # noqa: BLE001 - no later policy would be loaded
                 has_failed = True
                 problem = _explain(error)
                 if self.problem is None or self.problem.message != problem.message:
@@ -364,7 +364,7 @@ class LoadedPolicies:
                 await self.announce()
             except StateError:
                 pass  # the next look tells it
-            except Exception as error:  # noqa: BLE001  # the watch goes on
+            except Exception as error:  # noqa: BLE001 - the watch goes on
                 _log.error("policies not announced", error=str(error))
 
 
