@@ -176,7 +176,7 @@ async def test_the_watch_goes_on_after_files_that_cannot_be_loaded(
     elif kind == "look":
         monkeypatch.setattr(PolicyFiles, "list_files", lambda files: 1 // 0)
     else:
-        (folder / "groups.yaml").write_text("[" * 400 if kind == "groups" else "since: 2026-13-45")
+        (folder / "groups.yaml").write_text("[" * 600 if kind == "groups" else "since: 2026-13-45")
     await until(lambda: loaded.problem is not None or watching.done())
     problems = await loaded.find_problems()
     expected = {
