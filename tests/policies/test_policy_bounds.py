@@ -16,7 +16,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.parts.process import Process
 from retinue.policies import policy_body, policy_set
 from retinue.policies.entities import TeamScope
-from retinue.policies.policy_body import BoundError, check_bounds
+from retinue.policies.policy_body import BoundError, check_bounds, limit_depth
 from retinue.policies.policy_set import load_policies
 from retinue.runtime.loading.policy_files import PolicyFiles, check_policies, store_policies
 from retinue.runtime.loading.publishables import read_target
@@ -101,12 +101,20 @@ def test_a_chain_of_eighty_terms_is_in_force(condition: str, caller: str, verdic
     assert decide(forbid(condition), facts(caller=caller)).verdict == verdict
 
 
-@pytest.mark.parametrize("condition", ["1" + "+1" * 40 + " == 1", "if true then true else " * 40 + "true"])
+@pytest.mark.parametrize("condition", ["1" + "+1" * 199 + " == 1", "if true then true else " * 40 + "true"])
 def test_a_condition_that_stays_too_deep_is_refused_with_its_policy(condition: str) -> None:
     with pytest.raises(
         InvalidSettingError, match=r"^a\.cedar: deep: \d+ expressions within .* 24 is the most"
     ):
         load_policies({"a.cedar": forbid(condition)})
+
+
+def test_a_tree_that_python_cannot_walk_is_refused() -> None:
+    tree: dict[str, Any] = {"Value": 1}
+    for _ in range(2000):
+        tree = {"+": {"left": tree, "right": {"Value": 1}}}
+    with pytest.raises(BoundError, match="2001 expressions"):
+        limit_depth({"conditions": [{"kind": "when", "body": tree}]})
 
 
 def test_what_the_engine_does_not_take_is_told_with_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
