@@ -64,7 +64,10 @@ def check_bounds(text: str) -> None:
         if symbol in "([{":
             opened.append(symbol)
             if len(opened) > MAX_DEPTH:
-                problem, remedy = f"more than {MAX_DEPTH} brackets within each other", "remove brackets"
+                problem, remedy = (
+                    f"more than {MAX_DEPTH} brackets within each other",
+                    "nest less, or write several policies",
+                )
         elif symbol in _CLOSING:
             # a bracket of another kind closes nothing
             if opened and opened[-1] == _CLOSING[symbol]:
