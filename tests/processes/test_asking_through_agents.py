@@ -22,9 +22,8 @@ from mcp_types import ElicitRequestParams, ElicitResult, LoggingMessageNotificat
 from retinue import Agent
 from retinue.storage.state import State
 from tests.mcp.clients import MODES, connect, texts
-from tests.processes.commands import run_command
 from tests.processes.inside import inside
-from tests.processes.running import WAIT_S, execute, wait_until
+from tests.processes.running import WAIT_S, execute, run_apart, wait_until
 
 TRIP = '''
 import asyncio
@@ -316,7 +315,7 @@ def count_calls(folder: Path) -> int:
 
 def test_without_a_terminal_a_call_that_asks_is_one_error_with_the_remedy(hub: str, folder: Path) -> None:
     asked = ("call", "plan_holiday", '{"city": "Rome"}')
-    refused = run_command(*asked, cwd=folder, environment={"RETINUE_HOME": str(folder / "state")})
+    refused = run_apart(*asked, cwd=folder, environment={"RETINUE_HOME": str(folder / "state")})
     assert refused.returncode == 1
     (line,) = (refused.stdout + refused.stderr).splitlines()
     assert line.startswith("error: Execution failed: input required: Who travels? — call it where a person")

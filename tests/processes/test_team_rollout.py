@@ -29,10 +29,14 @@ async def test_a_good_digest_takes_over_and_one_whose_program_ends_loses_its_cal
     third = upgrades.pack("1.2.0", death=str(death))
     assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
     async with upgrades.loaded():
-        up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "1")
+        up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "1", key="second")
         assert await asyncio.to_thread(up.wait) == 0, up.output
         await asyncio.sleep(0.1)
         assert upgrades.answers[-1] == ["1.1.0", "1.1.0"]
+        assert await upgrades.read_key() == "second"
+        up = upgrades.begin_up(second, key="third")
+        assert await asyncio.to_thread(up.wait) == 0, up.output
+        assert await upgrades.read_key() == "third"
 
         up = upgrades.begin_up(third, "--steps", "25,100", "--hold", "20")
         await asyncio.to_thread(upgrades.wait_for_stage, "serve", 0)

@@ -24,12 +24,13 @@ target = "agents/first/agent.py"
 env = {{ KEY = "${{KEY}}" }}
 [[agents]]
 target = "agents/second/agent.py"
+env = {{ KEY = "${{KEY}}" }}
+[secrets]
+KEY = "key of a service"
 [[check.calls]]
 agent = "second-agent"
 skill = "tell"
 result = "{checked}"
-[secrets]
-KEY = "key of the first agent"
 """
 
 FIRST = """
@@ -53,6 +54,8 @@ async def ask_both(ctx: Context) -> list[str]:
 """
 
 SECOND = """
+import os
+
 from retinue import Agent
 
 agent = Agent("second-agent", version="{version}")
@@ -62,6 +65,12 @@ agent = Agent("second-agent", version="{version}")
 async def tell() -> str:
     "Who answers."
     return "{version}"
+
+
+@agent.skill(read_only=True)
+async def tell_key() -> str:
+    "The secret that this program has."
+    return os.environ["KEY"]
 """
 
 WORKFLOW = """
@@ -112,10 +121,10 @@ class Upgrades:
         retinue("lock", "pair", cwd=self.folder)
         return retinue("pack", "pair", cwd=self.folder)
 
-    def begin_up(self, digest: str, *options: str) -> Program:
-        """``retinue up`` as a process that goes on meanwhile, with another value of the secret each time."""
+    def begin_up(self, digest: str, *options: str, key: str = "") -> Program:
+        """``retinue up`` as a process that goes on meanwhile; its secret is ``key`` or a new value."""
         self.secrets += 1
-        environment = {"KEY": f"value {self.secrets}"}
+        environment = {"KEY": key or f"value {self.secrets}"}
         return self.stack.enter_context(
             program("up", digest, "--yes", *options, cwd=self.folder, environment=environment)
         )
@@ -154,6 +163,13 @@ class Upgrades:
             else:
                 self.answers.append(reply["result"])
             await asyncio.sleep(pause_s)
+
+    async def read_key(self) -> str:
+        """The value of the secret in the program that answers."""
+        async with aiohttp.ClientSession() as session:
+            reply = await self._execute(session, "tell_key", {})
+        assert "error" not in reply, reply
+        return str(reply["result"])
 
     async def run_both(self, session: aiohttp.ClientSession) -> None:
         """One run of the workflow; its three parts say which version they are of."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.upgrading import RolloutOptions, wait_for_drain
+from retinue.runtime.parts.teams.rollouts import FollowedRollouts
 from retinue.runtime.teams.comparison import DigestFigures, find_worse
-from retinue.runtime.teams.programs import CONFIG, child_name, variables_of
+from retinue.runtime.teams.programs import CONFIG, child_name
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
 from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
 from retinue.runtime.teams.store import TeamRow, TeamStore
@@ -299,20 +301,6 @@ async def test_a_new_chain_of_a_schedule_gets_the_digest_of_the_entrance(hub: Hu
     assert choose_digest(replace(hub.row, rollout={}), "1") == hub.old.digest
 
 
-async def test_the_digest_before_keeps_its_secrets_until_the_new_one_has_replaced_it(hub: Hub) -> None:
-    def read(team: Team) -> str:
-        return variables_of(hub.store, team)["KEY"]
-
-    hub.store.write_secrets("words", {"KEY": "old"})
-    for answers, kept in ((3, "old"), (2, "new")):
-        hub.answers = answers
-        hub.store.write_rolled_secrets("words", hub.new.digest, {"KEY": "new"})
-        assert (read(hub.old), read(hub.new)) == ("old", "new")
-        hub.ask()
-        await hub.run()
-        assert (read(hub.old), read(hub.new)) == (kept, kept)
-
-
 async def test_a_new_import_is_waited_for_until_it_offers_its_locked_tools(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +378,25 @@ async def test_up_waits_for_the_digest_that_ends_unless_it_is_told_not_to(hub: H
         assert not waiting.done()
         await hub.run()
         await waiting
+
+
+async def test_only_agents_of_this_state_with_a_locked_name_are_of_the_digest_that_their_tag_names(
+    hub: Hub,
+) -> None:
+    hub.ask(stage="start")
+    directory = Directory(MemoryListings())
+    process: Any = SimpleNamespace(
+        state=hub.state, get=lambda kind: directory, find=lambda kind: None, dispatcher=SimpleNamespace()
+    )
+    followed = FollowedRollouts(process)
+    followed.apply()
+    tag = team_tag(hub.new.version, hub.new.digest)
+    for name, source in (("words-agent", "home"), ("words-agent", "elsewhere"), ("other", "home")):
+        record = AgentRecord(name, version=hub.new.version)
+        directory.upsert(Listing(record, source, f"agents/{name}", tag=tag, digest=f"{source}{name}"))
+    assert followed.rollouts is not None
+    members = followed.rollouts.list_members(mark_of(hub.new.digest))
+    assert [(entry.name, entry.source) for entry in members] == [("words-agent", "home")]
 
 
 @pytest.mark.parametrize(("slow", "is_worse"), [(0, False), (8, False), (16, True), (60, True)])

@@ -63,15 +63,17 @@ def kill_while_starting(store: TeamStore, row: TeamRow) -> None:
     """Leave the state as a command that was killed after it had let the hub run another digest."""
     with store.changing(row.name):
         store.write_row(row)
-        store.write_secrets(row.name, {"KEY": "new"})
-        store.write_row(replace(row, active=NEW, version="2.0.0", before=row.active, undo=asdict(row)))
+        kept = {**row.secrets, NEW: store.keep_secrets(row.name, {"KEY": "new"})}
+        started = replace(row, active=NEW, version="2.0.0", before=row.active, secrets=kept)
+        store.write_row(replace(started, undo=asdict(row)))
 
 
 def test_what_a_killed_command_has_started_is_put_back_with_its_secrets(state: State) -> None:
     store = TeamStore(state)
     former = TeamRow("words", OLD, "1.0.0", "2026-01-01", "words", "me", "1.0.0", names=("words-agent",))
     with store.changing("words"):
-        store.write_secrets("words", {"KEY": "old"})
+        former = replace(former, secrets={OLD: store.keep_secrets("words", {"KEY": "old"})})
+        store.write_row(former)
     kill_while_starting(store, former)
     assert [row.active for row in store.list_settled()] == [OLD]
 
@@ -79,7 +81,8 @@ def test_what_a_killed_command_has_started_is_put_back_with_its_secrets(state: S
     row = store.read_rows()["words"]
     assert replace(row, failed={}) == replace(former, names=["words-agent"])
     assert (row.failed["digest"], "killed" in row.failed["reason"]) == (NEW, True)
-    assert store.read_secrets("words") == {"KEY": "old"}
+    assert store.read_secrets(row, OLD) == {"KEY": "old"}
+    assert len(list(store.root.glob("words/secrets*"))) == 1
 
 
 def test_a_team_that_is_changed_now_is_not_put_back(state: State) -> None:
@@ -249,22 +252,3 @@ def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_ru
         news.keep_only(specs)
         news(spec.name, {"url": "http://127.0.0.1:1", "name": "words-agent"})
         assert list(store.read_children()) == children
-
-
-async def test_up_of_the_digest_that_runs_names_the_secrets_with_other_values(
-    teams: TeamCommands,
-    write_team: WriteTeam,
-    state: State,
-    environments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WORD_KEY", "former")
-    team = await install(teams, state, write_team(more='[secrets]\nWORD_KEY = "key of words"\n'))
-    store = TeamStore(state)
-    store.write_row(TeamRow("words", team.digest, team.version))
-    store.write_secrets("words", {"WORD_KEY": "former"})
-    for value, names in (("former", []), ("other", ["WORD_KEY"])):
-        monkeypatch.setenv("WORD_KEY", value)
-        started = await teams.up(team.digest, AGREED, agree, print)
-        assert (started.was_running, started.unused_secrets) == (True, names)
-    assert store.read_secrets("words") == {"WORD_KEY": "former"}

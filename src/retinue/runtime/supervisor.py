@@ -76,6 +76,10 @@ class ChildSpec:
     lasting_s: float = _LAST_BACK_OFF_S
     start: StartProcess | None = field(default=None, compare=False)
     """Starts it in place of a new program, where that is possible; its output is shared then."""
+    overlaps: bool = field(default=False, compare=False)
+    """Whether a child with another environment answers before the one of the same name is stopped."""
+    facts: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What its report says beside its own facts."""
 
 
 Ready = Mapping[str, Any]
@@ -152,7 +156,7 @@ class ChildProcess:
             async with asyncio.timeout(self.spec.ready_within_s):
                 ready = await self._become_ready(ours)
                 self._is_ready = True
-                return ready
+                return {**ready, **self.spec.facts}
         except TimeoutError:
             await self.stop()
             problem = f"it was not ready within {render_duration(self.spec.ready_within_s)}"
@@ -273,7 +277,9 @@ class Supervisor:
     def replace_soon(self, specs: Sequence[ChildSpec]) -> None:
         """Stop the children that are not in ``specs`` and start the new ones; the others run on.
 
-        Former specs that wait for a replacement to end are skipped, so a child that comes back runs on.
+        Children that overlap are replaced one after the other. Where the new one does not start, the old one
+        runs on. Former specs that wait for a replacement to end are skipped, so a child that comes back runs
+        on.
         """
         self._newest = specs
         self._replacing = asyncio.create_task(self._replace(self._replacing, specs))
@@ -284,11 +290,42 @@ class Supervisor:
         if specs is not self._newest:
             return
         async with self._changing:
-            leaving = [child for child in self._children if child.spec not in specs]
+            kept = await self._renew(specs)
+            leaving = [c for c in self._children if c.spec not in specs and c.spec.name not in kept]
             known = [child.spec for child in self._children]
             await asyncio.gather(*(self._end(child) for child in leaving))
             self._children = [child for child in self._children if child not in leaving]
-            await self._start([spec for spec in specs if spec not in known], insist=False)
+            starting = [spec for spec in specs if spec not in known and spec.name not in kept]
+            await self._start(starting, insist=False)
+
+    async def _renew(self, specs: Sequence[ChildSpec]) -> set[str]:
+        """Start the successors of children that overlap; returns the names of the children that run on.
+
+        The first that fails, or newer specs, leave all further ones as they are.
+        """
+        known = [child.spec for child in self._children]
+        kept: set[str] = set()
+        for spec in specs:
+            former = next((c for c in self._children if c.spec.name == spec.name and c.is_ready), None)
+            if not spec.overlaps or spec in known or former is None:
+                continue
+            if kept or specs is not self._newest or not await self._succeed(former, spec):
+                kept.add(spec.name)
+        return kept
+
+    async def _succeed(self, former: ChildProcess, spec: ChildSpec) -> bool:
+        """Start a child and stop the one before it; where the new one does not start, that runs on."""
+        child = ChildProcess(spec, self._probe, self._on_output)
+        try:
+            ready = await child.start()
+        except ChildFailedError as error:
+            self._on_change(spec.name, error)
+            return False
+        self._children[self._children.index(former)] = child
+        self._keepers[child] = asyncio.create_task(self._keep(child, runs=True))
+        self._on_change(spec.name, ready)
+        await self._end(former)
+        return True
 
     async def _end(self, child: ChildProcess) -> None:
         """Stop one child, and do not start it again."""

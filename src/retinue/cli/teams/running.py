@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, note, print_json, print_table, warn, working
+from retinue.cli.output import clean, note, print_json, print_table, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
@@ -86,18 +86,12 @@ def up(
                 "programs": started.programs,
                 "checks": started.checks,
                 "was_running": started.was_running,
-                "unused_secrets": list(started.unused_secrets),
             }
         )
         return
     click.echo(clean(f"{team.name} {team.version} serves  {team.digest}"))
     if started.was_running:
         note("it was running")
-        if names := ", ".join(started.unused_secrets):
-            warn(
-                f"it runs on with the former values of {names}; "
-                f"for the new ones: retinue down {team.name}, then up"
-            )
     else:
         note(f"programs started: {started.programs}, checks passed: {started.checks}")
 

@@ -87,10 +87,19 @@ class Rollouts:
     """The rollouts that a process takes part in.
 
     ``enable`` enables or disables a listing in the directory, whose changes are told by `note`.
+    ``is_member`` says whether an agent whose tag names a digest is of that digest, because anybody who
+    publishes can write such a tag.
     """
 
-    def __init__(self, enable: Callable[[Entry, bool], None], *, keep: int = _KEPT_CHAINS) -> None:
+    def __init__(
+        self,
+        enable: Callable[[Entry, bool], None],
+        is_member: Callable[[Entry], bool] = lambda entry: True,
+        *,
+        keep: int = _KEPT_CHAINS,
+    ) -> None:
         self._enable = enable
+        self._is_member = is_member
         self._rollouts: tuple[Rollout, ...] = ()
         self._members: dict[str, dict[ListingKey, Entry]] = {}
         self._chosen: LRUCache[tuple[str, str], str] = LRUCache(keep)
@@ -266,7 +275,7 @@ class Rollouts:
     def _take(self, entry: Entry) -> None:
         mark = read_mark(entry.tag)
         members = self._members.get(mark)
-        if members is None:
+        if members is None or not self._is_member(entry):
             return
         members[entry.id] = entry
         is_shown = any(rollout.front == mark for rollout in self._rollouts)

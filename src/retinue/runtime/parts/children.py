@@ -245,8 +245,16 @@ def children_of_teams(state: State, hub_url: str, environ: Mapping[str, str]) ->
     from retinue.runtime.teams.programs import list_children  # only states with teams load this
 
     return [
-        ChildSpec(one.name, one.arguments, one.environment, program=one.program, folder=one.folder)
-        for one in list_children(state, hub_url, environ)
+        ChildSpec(
+            child.name,
+            child.arguments,
+            child.environment,
+            program=child.program,
+            folder=child.folder,
+            overlaps=True,
+            facts={"secrets": child.secrets},
+        )
+        for child in list_children(state, hub_url, environ)
     ]
 
 
@@ -282,11 +290,12 @@ class TeamNews:
         # a stopped program may report that it is ready, because it was starting when it was stopped
         if "@" in child and child in self._names and find_teams_change(self._state) is not None:
             failed = news.message if isinstance(news, ChildFailedError) else ""
-            ready = dict(news) if isinstance(news, Mapping) else {}
+            # a program whose successor with other secrets does not start runs on
+            before = self._news.get(child, {}) if failed else {}
+            ready = dict(news) if isinstance(news, Mapping) else before
             self._ends[child] += news is None
             self._news[child] = {
-                "url": str(ready.get("url", "")),
-                "name": str(ready.get("name", "")),
+                **{key: str(ready.get(key, "")) for key in ("url", "name", "secrets")},
                 "error": failed,
                 "ends": str(self._ends[child]),
             }
@@ -296,7 +305,12 @@ class TeamNews:
         """Forget the programs that are in no spec, so that nobody takes a stopped one for a running one."""
         self._names = frozenset(spec.name for spec in specs)
         if find_teams_change(self._state) is not None:
-            self._news = {child: news for child, news in self._news.items() if child in self._names}
+            # a successor that did not start is tried again, or given up; the program before it runs on
+            self._news = {
+                child: {**news, "error": ""} if news["url"] else news
+                for child, news in self._news.items()
+                if child in self._names
+            }
             self._write()
 
     def _write(self) -> None:

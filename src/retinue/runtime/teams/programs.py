@@ -38,13 +38,17 @@ _log = structlog.get_logger("retinue.teams")
 
 @dataclass(frozen=True, slots=True)
 class TeamProgram:
-    """A child of the hub: arguments of ``retinue``, whole environment, Python and working directory."""
+    """A child of the hub: arguments of ``retinue``, whole environment, Python and working directory.
+
+    ``secrets`` is the id of the values of its secrets.
+    """
 
     name: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     program: str
     folder: Path
+    secrets: str
 
 
 def child_name(team: Team, target: str) -> str:
@@ -63,26 +67,28 @@ def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Seq
     specs: list[TeamProgram] = []
     for store, row, team in _list_teams(state, list_digests):
         try:
-            specs += team_children(store, team, state, hub_url, environ)
+            specs += team_children(store, row, team, hub_url, environ)
         except RetinueError as error:
             _log.warning("team not started", team=row.name, error=error.message)
     return specs
 
 
 def team_children(
-    store: TeamStore, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
+    store: TeamStore, row: TeamRow, team: Team, hub_url: str, environ: Mapping[str, str]
 ) -> list[TeamProgram]:
     """The children of one digest: its agents and its models."""
     folder = store.folder_of(team.name, team.digest)
-    values = variables_of(store, team)
+    values = variables_of(store, row, team.digest)
     common = select_inherited(environ) | {
-        "RETINUE_HOME": str(state.root),
+        "RETINUE_HOME": str(store.home),
         "RETINUE_HUB": hub_url,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONSAFEPATH": "1",
     }
     environments = Environments(store.environments, environ)
     tag = ("--tag", team_tag(team.version, team.digest))
+    secrets = row.secrets.get(team.digest, "")
+    variables = _fill_own_variables(team, values)
     specs = []
     for agent in team.definition.agents:
         lock = team.lock.agents[agent.target].lock
@@ -90,29 +96,46 @@ def team_children(
         if lock is not None:
             program = str(environments.python_of((folder / FILES / lock).read_bytes(), is_agent=True))
         port = () if agent.port is None else ("--port", str(agent.port), "--port-may-move")
+        child = child_name(team, agent.target)
         specs.append(
             TeamProgram(
-                child_name(team, agent.target),
+                child,
                 ("serve", agent.target, *tag, *port),
-                common | fill_variables(agent.env, values),
+                common | variables[child],
                 program=program,
                 folder=folder / FILES,
+                secrets=secrets,
             )
         )
-    for name, table in team.definition.llm.items():
-        own = fill_variables(table.env, values)
-        if table.api_key_env is not None:
-            own[table.api_key_env] = values.get(table.api_key_env, "")
+    for name in team.definition.llm:
+        child = child_name(team, f"llm.{name}")
         specs.append(
             TeamProgram(
-                child_name(team, f"llm.{name}"),
+                child,
                 ("serve", "--llm", name, *tag),
-                common | own,
+                common | variables[child],
                 program=sys.executable,
                 folder=folder / FILES,
+                secrets=secrets,
             )
         )
     return specs
+
+
+def _fill_own_variables(team: Team, values: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The variables that a digest gives each of its children, by name of the child."""
+    definition = team.definition
+    own = {child_name(team, agent.target): fill_variables(agent.env, values) for agent in definition.agents}
+    for name, table in definition.llm.items():
+        key = {} if table.api_key_env is None else {table.api_key_env: values.get(table.api_key_env, "")}
+        own[child_name(team, f"llm.{name}")] = fill_variables(table.env, values) | key
+    return own
+
+
+def find_renewed(team: Team, old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
+    """The children of a digest that other values of its secrets start again."""
+    before, after = _fill_own_variables(team, old), _fill_own_variables(team, new)
+    return {child for child, own in after.items() if own != before[child]}
 
 
 def read_team_imports(state: State) -> dict[str, ImportTable]:
@@ -122,7 +145,7 @@ def read_team_imports(state: State) -> dict[str, ImportTable]:
     """
     tables: dict[str, ImportTable] = {}
     for store, row, team in _list_teams(state, list_digests):
-        values = variables_of(store, team)
+        values = variables_of(store, row, team.digest)
         for name, table in team.definition.imports.items():
             if name in tables:
                 continue
@@ -193,9 +216,9 @@ def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[s
     return files
 
 
-def variables_of(store: TeamStore, team: Team) -> dict[str, str]:
+def variables_of(store: TeamStore, row: TeamRow, digest: str) -> dict[str, str]:
     """What ``${NAME}`` stands for in the texts of a digest: its secrets, and the folder of the team."""
-    return {**store.read_secrets(team.name, team.digest), DATA: str(store.data_folder(team.name))}
+    return {**store.read_secrets(row, digest), DATA: str(store.data_folder(row.name))}
 
 
 def mend_teams(state: State) -> None:

@@ -271,18 +271,26 @@ class RolloutStages:
     async def _end(self, stored: StoredRollout) -> None:
         """Leave the team with the digest that it has now, and with the names of that one.
 
-        Waits while a command starts another digest of the team, which may end this rollout.
+        The secrets of a digest that failed are removed. Waits while a command starts another digest of the
+        team, which may end this rollout.
         """
+        unused: list[str] = []
 
         def change(row: TeamRow) -> TeamRow:
             if not row.is_settled:
                 return row
             names = sorted(read_installed(self.store, self.name, row.active or "").names)
-            return self.store.keep_only(replace(row, names=names, rollout={}))
+            ended = self.store.keep_only(replace(row, names=names, rollout={}))
+            if stored.stage == "back":
+                kept = {digest: file for digest, file in ended.secrets.items() if digest != stored.new}
+                ended = replace(ended, secrets=kept)
+            unused.extend({*row.secrets.values()} - {*ended.secrets.values()})
+            return ended
 
-        while not (row := self._change(stored, change)).is_settled:
+        while not self._change(stored, change).is_settled:
             await self._pause(stored)
-        self.store.end_rolled_secrets(self.name, row.active)
+        for file in unused:
+            self.store.remove_secrets(self.name, file)
 
     def _fail(self, stored: StoredRollout, reason: str) -> None:
         place = f" at {stored.weight} %" if stored.stage == "serve" else ""

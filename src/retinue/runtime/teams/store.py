@@ -2,6 +2,8 @@
 
 ``teams/teams.json`` holds one row for each team, ``teams/NAME/HEX/`` the files of a digest, and
 ``teams/NAME/data`` what the agents keep. Files appear under their name only when all of them are there.
+``teams/NAME/secrets-ID.json`` holds the values of the secrets of one start of a digest. The row says which
+file counts for which digest, so a digest that runs keeps its values while another one starts with new ones.
 
 A command that starts a digest keeps the row before it in ``undo`` until the digest has passed its check. A
 row with an ``undo`` whose command was killed is put back by the next command, and by the hub.
@@ -33,8 +35,9 @@ ENVIRONMENTS = "team-environments"
 _ROWS = "teams.json"
 _CHILDREN = "children.json"
 _SECRETS = "secrets.json"
+"""The values of a digest without a file of its own, as earlier versions of Retinue kept them."""
 _FORMER_SECRETS = "secrets.before.json"
-_ROLLED_SECRETS = "secrets-of-"
+_SECRETS_OF = "secrets-{}.json"
 _PRIVATE = 0o600
 _INCOMING = ".incoming-"
 KEPT_DIGESTS = 3
@@ -68,6 +71,8 @@ class TeamRow:
     """The row before the command that changes the team now; {} for none, None where no command does."""
     rollout: Mapping[str, Any] = field(default_factory=dict)
     """Which digest replaces which (`rollout.StoredRollout`); {} where none does."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """The id of the file with the secrets of each digest, see `TeamStore.keep_secrets`."""
 
     @property
     def is_settled(self) -> bool:
@@ -87,6 +92,11 @@ class TeamStore:
     def __init__(self, state: State) -> None:
         self.root = state.root / TEAMS
         self._state = state
+
+    @property
+    def home(self) -> Path:
+        """The state folder."""
+        return self._state.root
 
     @property
     def environments(self) -> Path:
@@ -156,7 +166,6 @@ class TeamStore:
     def settle(self, row: TeamRow, names: Iterable[str]) -> None:
         """Keep that the active digest of ``row`` has passed its check, and holds only these names."""
         self.write_row(self.keep_only(replace(row, names=sorted(names), undo=None)))
-        (self.root / row.name / _FORMER_SECRETS).unlink(missing_ok=True)
 
     def mend(self) -> None:
         """Put back each team whose command was killed while it started a digest."""
@@ -171,7 +180,6 @@ class TeamStore:
             row = self._parse_rows(document).get(name)
             if row is None or row.is_settled:
                 return
-            self._restore_secrets(name)
             before = row.settled()
             if row.active is None or row.active == (before and before.active):
                 failed = {} if before is None else before.failed
@@ -181,6 +189,8 @@ class TeamStore:
                 del document[name]
             else:
                 document[name] = asdict(replace(before or TeamRow(name), failed=failed))
+        for file in {*row.secrets.values()} - {*(before.secrets.values() if before else ())}:
+            self.remove_secrets(name, file)
 
     @contextmanager
     def _changing_rows(self) -> Iterator[dict[str, Any]]:
@@ -216,7 +226,7 @@ class TeamStore:
             if not row.is_settled:
                 self._put_back(name, "its command was killed before it had passed its check")
                 row = self.read_rows().get(name, TeamRow(name))
-            (folder / _FORMER_SECRETS).unlink(missing_ok=True)
+            self._remove_unused_secrets(row)
             yield row
         finally:
             lock.release()
@@ -276,55 +286,46 @@ class TeamStore:
             row,
             versions={digest: version for digest, version in row.versions.items() if digest in kept},
             signers={digest: signer for digest, signer in row.signers.items() if digest in kept},
+            secrets={digest: file for digest, file in row.secrets.items() if digest in kept},
         )
 
-    def read_secrets(self, name: str, digest: str | None = None) -> dict[str, str]:
-        """The values of the secrets of a team; those of a digest that is rolled out may be others."""
-        path = self.root / name / _SECRETS
-        if digest is not None and (own := self._rolled_secrets(name, digest)).exists():
-            path = own
+    def read_secrets(self, row: TeamRow, digest: str) -> dict[str, str]:
+        """The values of the secrets of a digest; {} for one that has none."""
+        path = self._secrets_file(row.name, row.secrets.get(digest))
         return {key: str(value) for key, value in _read_object(path).items()}
 
-    def write_rolled_secrets(self, name: str, digest: str, values: Mapping[str, str]) -> None:
-        """Keep the values for a digest that is rolled out; the one that serves keeps its own."""
-        path = self._rolled_secrets(name, digest)
+    def keep_secrets(self, name: str, values: Mapping[str, str]) -> str:
+        """Write the values of the secrets of a digest to a file that only the owner reads; returns its id.
+
+        The values count when the id is in the row of the team. The file is never changed.
+        """
+        file = secrets.token_hex(8)
+        path = self._secrets_file(name, file)
         with storage_errors(path):
             replace_file(path, orjson.dumps(dict(values)), mode=_PRIVATE)
+        return file
 
-    def end_rolled_secrets(self, name: str, digest: str | None) -> None:
-        """Make the values of a digest those of the team, and forget those of the other digests."""
-        folder = self.root / name
+    def remove_secrets(self, name: str, file: str | None) -> None:
+        """Remove a file of secrets that no row names any more."""
+        if file is not None:
+            path = self._secrets_file(name, file)
+            with storage_errors(path):
+                path.unlink(missing_ok=True)
+
+    def _secrets_file(self, name: str, file: str | None) -> Path:
+        return self.root / name / (_SECRETS if file is None else _SECRETS_OF.format(file))
+
+    def _remove_unused_secrets(self, row: TeamRow) -> None:
+        """Remove the values that killed commands and former starts have left; the caller holds the team."""
+        folder = self.root / row.name
+        unused = {*folder.glob(_SECRETS_OF.format("*")), folder / _FORMER_SECRETS}
+        unused -= {self._secrets_file(row.name, file) for file in row.secrets.values()}
+        digests = {row.active, row.before, row.rollout.get("old"), row.rollout.get("new")} - {None}
+        if digests and digests <= row.secrets.keys():
+            unused.add(folder / _SECRETS)
         with storage_errors(folder):
-            if digest is not None and (own := self._rolled_secrets(name, digest)).exists():
-                own.replace(folder / _SECRETS)
-            for path in folder.glob(f"{_ROLLED_SECRETS}*.json"):
+            for path in unused:
                 path.unlink(missing_ok=True)
-
-    def _rolled_secrets(self, name: str, digest: str) -> Path:
-        return self.root / name / f"{_ROLLED_SECRETS}{digest.removeprefix('sha256:')}.json"
-
-    def write_secrets(self, name: str, values: Mapping[str, str]) -> None:
-        """Keep the values of the secrets, and the former ones, in files that only the owner reads."""
-        path, former = self.root / name / _SECRETS, self.root / name / _FORMER_SECRETS
-        with storage_errors(path):
-            self.end_rolled_secrets(name, None)
-            if not former.exists():
-                replace_file(former, orjson.dumps(self.read_secrets(name)), mode=_PRIVATE)
-            if values:
-                replace_file(path, orjson.dumps(dict(values)), mode=_PRIVATE)
-            else:
-                path.unlink(missing_ok=True)
-
-    def _restore_secrets(self, name: str) -> None:
-        path, former = self.root / name / _SECRETS, self.root / name / _FORMER_SECRETS
-        with storage_errors(path):
-            if not former.exists():
-                return
-            if _read_object(former):
-                former.replace(path)
-            else:
-                path.unlink(missing_ok=True)
-                former.unlink()
 
     def read_children(self) -> dict[str, Any]:
         """What the hub says of the programs of teams, by the name of the child."""

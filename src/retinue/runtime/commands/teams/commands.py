@@ -35,7 +35,7 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
-from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
+from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
     RolloutOptions,
@@ -53,6 +53,7 @@ from retinue.runtime.teams.programs import (
     MANIFEST,
     SETTINGS,
     SIGNATURES,
+    find_renewed,
     import_table,
     read_installed,
     render_settings,
@@ -92,8 +93,6 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
-    unused_secrets: Sequence[str] = ()
-    """Secrets with another value than that with which the team runs, which goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +240,11 @@ class TeamCommands:
         """Start a digest, or ask for its rollout beside the one that runs: then None."""
         team = pulled.team
         signer = self._check(pulled, row, options)
-        values = self._find_secrets(team, row, options.secrets_file)
+        values = find_secrets(self._store, row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo)
-            running = self._store.read_secrets(team.name, team.digest)
-            unused = sorted(name for name, value in values.items() if running.get(name) != value)
-            return StartedTeam(team, 0, 0, was_running=True, unused_secrets=unused)
+            return await self._renew_secrets(row, team, values, echo)
         with self._store.starting(row, team.names):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
@@ -274,6 +271,33 @@ class TeamCommands:
             )
             return await self._switch(row, started, team, values, echo)
 
+    async def _renew_secrets(
+        self, row: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
+    ) -> StartedTeam:
+        """Let the hub start the programs of the running digest again whose secrets have other values now.
+
+        Each answers before the one with the former values is stopped. Where one does not start, or the check
+        fails, ``starting`` of the store puts the former values back.
+        """
+        former = self._store.read_secrets(row, team.digest)
+        if all(former.get(name) == value for name, value in values.items()):
+            return StartedTeam(team, 0, 0, was_running=True)
+        with self._store.starting(row, team.names):
+            await self._check_imports(team, values)
+            kept = self._store.keep_secrets(team.name, values)
+            secrets = dict.fromkeys(find_renewed(team, former, values), kept)
+            self._store.change_row(
+                team.name,
+                lambda current: replace(current, secrets={**current.secrets, team.digest: kept}),
+            )
+            url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+            async with open_client(self._settings, self._state, hub_url=url) as client:
+                await wait_until_ready(self._store, team, client, secrets)
+                echo(f"programs with other secrets: {len(secrets)}")
+                checks = await pass_check(team, client, echo)
+            self._store.change_row(team.name, lambda current: replace(current, names=row.names, undo=None))
+        return StartedTeam(team, len(secrets), checks)
+
     async def back(self, name: str, echo: Echo) -> StartedTeam:
         """Start the digest that ran before, whose files are here, with the checks of ``up``.
 
@@ -290,7 +314,7 @@ class TeamCommands:
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
-            values = self._find_secrets(team, row, None)
+            values = find_secrets(self._store, row, team, None)
             check_import_names(team, self._settings, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
@@ -319,7 +343,6 @@ class TeamCommands:
         with self._store.changing(name) as row:
             if row.active is not None:
                 self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
-                self._store.end_rolled_secrets(name, row.active)
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -386,23 +409,6 @@ class TeamCommands:
         except RetinueError:
             return None
 
-    def _find_secrets(self, team: Team, row: TeamRow, file: Path | None) -> dict[str, str]:
-        """The values of all declared secrets. Raises InvalidSettingError with all missing names."""
-        places: list[Mapping[str, str]] = [os.environ, self._store.read_secrets(team.name, row.active)]
-        if file is not None:
-            places.insert(0, read_secrets_file(file))
-        if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
-            places.append(read_credentials(Path(folder), team.definition.secrets))
-        values: dict[str, str] = {}
-        for name in team.definition.secrets:
-            if (value := next((place[name] for place in places if place.get(name)), None)) is not None:
-                values[name] = value
-        missing = [f"{name} ({text})" for name, text in team.definition.secrets.items() if name not in values]
-        if missing:
-            remedy = "set the variables, or write NAME=VALUE lines into a file of mode 0600: --secrets FILE"
-            raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
-        return values
-
     async def _check_mesh(self, team: Team) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
         if self._state.read_hub() is not None:
@@ -446,14 +452,13 @@ class TeamCommands:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        known_values = self._store.read_secrets(team.name, row.active)
-        self._store.write_rolled_secrets(team.name, team.digest, {**known_values, **values})
         await ensure_hub(self._state, self._http, logs=self._settings.logs)
         known = replace(
             row,
             names=sorted(team.names | {*row.names}),
             versions={**row.versions, team.digest: team.version},
             signers={**row.signers, team.digest: signer},
+            secrets={**row.secrets, team.digest: self._store.keep_secrets(team.name, values)},
         )
         ask_for_rollout(self._store, known, team, team.definition.rollout, options, reference)
 
@@ -473,7 +478,8 @@ class TeamCommands:
         """
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        self._store.write_secrets(team.name, values)
+        kept = self._store.keep_secrets(team.name, values)
+        started = replace(started, secrets={**row.secrets, team.digest: kept})
         unsettled = self._store.read_rows()[team.name]
         self._store.write_row(replace(started, names=unsettled.names, undo=unsettled.undo))
         url = await ensure_hub(self._state, self._http, logs=self._settings.logs)

@@ -21,31 +21,41 @@ READY_WITHIN_S = 60.0
 _POLL_S = 0.1
 
 
-async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> int:
+async def wait_until_ready(
+    store: TeamStore, team: Team, client: MeshClient, secrets: Mapping[str, str] | None = None
+) -> int:
     """Wait until each program answers and the hub lists it; returns how many programs there are.
 
+    ``secrets`` has the id of the values with which a child must run, by name of the child.
     Raises TeamRefusedError with the first program that failed, or that is not there in time.
     """
     deadline = time.monotonic() + READY_WITHIN_S
     children = [child_name(team, target) for target in list_targets(team)]
+    programs = len(children) + len(team.definition.imports)
+    secrets = secrets or {}
     names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
     while True:
         news = store.read_children()
         failed = [
             (child, row["error"]) for child in children if (row := news.get(child)) and row.get("error")
         ]
-        waiting = [child for child in children if not news.get(child, {}).get("url")]
+        waiting = [child for child in children if not _runs(news.get(child, {}), secrets.get(child))]
         if failed:
             raise TeamRefusedError("check_failed", team.name, failed[0][1])
         if not waiting:
             missing = await _find_missing(client, names, team)
             if not missing:
-                return len(children) + len(team.definition.imports)
+                return programs
             waiting = missing
         if time.monotonic() > deadline:
             problem = f"{waiting[0]} did not answer within {READY_WITHIN_S:.0f} s"
             raise TeamRefusedError("check_failed", team.name, problem)
         await asyncio.sleep(_POLL_S)
+
+
+def _runs(news: Mapping[str, Any], secrets: str | None) -> bool:
+    """Whether a program answers, with these values of its secrets."""
+    return bool(news.get("url")) and (secrets is None or news.get("secrets") == secrets)
 
 
 async def _find_missing(client: MeshClient, names: set[str], team: Team) -> list[str]:

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from retinue.core.errors import InvalidSettingError
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.team.package import Team
+
+
+def find_secrets(store: TeamStore, row: TeamRow, team: Team, file: Path | None) -> dict[str, str]:
+    """The values of all declared secrets. Raises InvalidSettingError with all missing names.
+
+    A value that the command does not get is that of the digest that runs, or ran before.
+    """
+    known = [digest for digest in (row.active, row.before, team.digest) if digest is not None]
+    places: list[Mapping[str, str]] = [os.environ]
+    places += [store.read_secrets(row, digest) for digest in known]
+    if file is not None:
+        places.insert(0, read_secrets_file(file))
+    if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
+        places.append(read_credentials(Path(folder), team.definition.secrets))
+    values: dict[str, str] = {}
+    for name in team.definition.secrets:
+        if (value := next((place[name] for place in places if place.get(name)), None)) is not None:
+            values[name] = value
+    missing = [f"{name} ({text})" for name, text in team.definition.secrets.items() if name not in values]
+    if missing:
+        remedy = "set the variables, or write NAME=VALUE lines into a file of mode 0600: --secrets FILE"
+        raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
+    return values
 
 
 def read_secrets_file(path: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
 from retinue.parts.part import AgentsStarted, Opened, Part
 from retinue.parts.process import Process
+from retinue.runtime.factories import HOME_SOURCE
 from retinue.runtime.parts.children import find_teams_change
 from retinue.runtime.serving import end_task
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # only states with rollouts load these
     from retinue.hub.workflows import ChainChoice, RunStarter
     from retinue.mesh.directory.rollouts import Rollouts
     from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
+    from retinue.runtime.teams.rollout import StoredRollout
+    from retinue.storage.state import State
     from retinue.workflows.library import Library
 
 LOOK_S = 0.25
@@ -47,6 +50,7 @@ class FollowedRollouts:
         self._directory = process.get(Directory)
         self._seen: object = None
         self._unsubscribe: Any = None
+        self._names: Mapping[str, Set[str]] = {}
         self.rollouts: Rollouts | None = None
 
     def look(self) -> None:
@@ -71,14 +75,21 @@ class FollowedRollouts:
         if self.rollouts is None:
             from retinue.mesh.directory.rollouts import Rollouts
 
-            self.rollouts = Rollouts(self._directory.set_enabled)
+            self.rollouts = Rollouts(self._directory.set_enabled, self._is_member)
             self._unsubscribe = self._directory.subscribe(self.rollouts.note)
+        self._names = _list_names(self._process.state, stored)
         calls = [rollout.for_calls(team) for team, rollout in sorted(stored.items())]
         self.rollouts.configure(calls, list(self._directory.list_held()))
         self._process.dispatcher.rollouts = self.rollouts
         self._directory.find_hidden = self.rollouts.find_hidden
         if (starter := self._find_starter()) is not None and starter.chains is None:
             starter.chains = _choose_for_runs(starter, self.rollouts)
+
+    def _is_member(self, entry: Entry) -> bool:
+        """Whether an agent with the tag of a digest was published in this state, under a locked name."""
+        from retinue.mesh.directory.rollouts import read_mark
+
+        return entry.source == HOME_SOURCE and entry.name in self._names.get(read_mark(entry.tag), ())
 
     def _show_active(self) -> None:
         """Enable the agents of the digests that serve, which were hidden while they were checked."""
@@ -106,6 +117,22 @@ class FollowedRollouts:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
+
+
+def _list_names(state: State, stored: Mapping[str, StoredRollout]) -> dict[str, Set[str]]:
+    """The names of the digests that are rolled out, by mark; one whose files are damaged has no agents."""
+    from retinue.mesh.directory.rollouts import mark_of
+    from retinue.runtime.teams.programs import read_installed
+    from retinue.runtime.teams.store import TeamStore
+
+    store, names = TeamStore(state), dict[str, Set[str]]()
+    for team, rollout in stored.items():
+        for digest in (rollout.old, rollout.new):
+            try:
+                names[mark_of(digest)] = read_installed(store, team, digest).names
+            except RetinueError as error:
+                _log.warning("team not read", team=team, digest=digest, error=error.message)
+    return names
 
 
 def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
