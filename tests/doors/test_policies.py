@@ -391,12 +391,15 @@ async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
     checked = (await wire.call(bank.hub.url, "check_policies", arguments, **owner)).result
     assert [(finding["policy"], finding["problem"]) for finding in checked["findings"]] == [
         ("typo", "bank/refund: it has no argument amonut; did you mean amount?"),
+        ("typo", "all forbids all that it forbids"),
         ("text", "bank/refund: amount is integer, and the policy reads text"),
+        ("text", "all forbids all that it forbids"),
         ("name", "no agent is named 'bnak'; did you mean 'bank'?"),
         ("name", "no group is named 'guest'; did you mean 'guests'?"),
         ("name", "it concerns no skill of this mesh"),
         ("moot", "a permit changes nothing while policy.default is allow; write a forbid"),
         ("never", "all forbids all that it asks about"),
+        ("fine", "all forbids all that it forbids"),
     ]
     refused = await wire.call(bank.hub.url, "check_policies", arguments)
     assert refused.error["data"]["type"] == "insufficient_scope"

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
+import orjson
+
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import publish_workflow
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
@@ -30,6 +35,34 @@ async def test_a_workflow_that_policies_forbid_is_started_on_no_way(system: Syst
     for skill, arguments in ways.items():
         refused = await wire.call(bank.hub.url, skill, arguments)
         assert b"stored ones only (stored)" in refused.body, (skill, refused.body)
+
+
+async def test_a_forbidden_workflow_is_not_started_as_a_step_of_another(system: System, wire: Wire) -> None:
+    payout = orjson.dumps({**STEPS, "name": "payout"})
+    await publish_workflow(LayoutRegistry(system.state.registry), "payout", payout, created=datetime.now(UTC))
+    bank = await open_bank(system, wire, "// none yet", durable=True)
+    steps = {"name": "v", "steps": [{"id": "n", "workflow": "payout", "with": {}}]}
+    done = await wire.call(
+        bank.hub.url, "orchestrate_workflow", {"workflow": steps, "input": {}, "run": "first"}
+    )
+    assert bank.refunds == [900], done.body
+    write_policies(system, START + 'resource == Retinue::Workflow::"payout");')
+    bank.hub.process.get(LoadedPolicies).reload()
+    outer = {"name": "u", "steps": [{"id": "m", "workflow": "v", "with": {}}]}
+    await publish_workflow(
+        LayoutRegistry(system.state.registry), "v", orjson.dumps(steps), created=datetime.now(UTC)
+    )
+    ways: list[tuple[str, dict[str, object]]] = [
+        ("start_run", {"workflow": "payout", "input": {}}),
+        ("start_run", {"workflow": steps, "input": {}}),
+        ("orchestrate_workflow", {"workflow": steps, "input": {}}),
+        ("orchestrate_workflow", {"workflow": outer, "input": {}}),
+        ("rerun_run", {"run": "first", "from_step": "n"}),
+    ]
+    for skill, arguments in ways:
+        refused = await wire.call(bank.hub.url, skill, arguments)
+        assert b"start of payout is denied: stored ones only (stored)" in refused.body, (skill, refused.body)
+    assert bank.refunds == [900]
 
 
 async def test_an_import_that_policies_forbid_is_disconnected_and_connected_again(

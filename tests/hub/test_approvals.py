@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from retinue.core.errors import (
     StateError,
     UnknownApprovalError,
 )
-from retinue.hub.approvals.book import ApprovalBook
+from retinue.hub.approvals.book import SIMILAR_COMMENT, ApprovalBook
+from retinue.runtime.parts.runs import save_yes
 from retinue.web.security import LOCAL_TOKEN, OWNER_TOKEN
 
 ANN = Principal("token:ann", "token", frozenset({"exposed", "mesh"}))
@@ -122,11 +125,11 @@ class Rules:
     async def _remove(self, approval_id: str) -> None:
         del self.stored[approval_id]
 
-    async def approve(self, approval_id: str) -> dict[str, Any]:
+    async def approve(self, approval_id: str, principal: Principal = BOSS) -> dict[str, Any]:
         asked: dict[str, Any] = {"free": (), "until": "", "depth": 0}
-        draft = await self.book.approve_similar(BOSS, approval_id, rule="", **asked)
+        draft = await self.book.approve_similar(principal, approval_id, rule="", **asked)
         asked["until"] = draft["until"]
-        return await self.book.approve_similar(BOSS, approval_id, rule=draft["rule"], **asked)
+        return await self.book.approve_similar(principal, approval_id, rule=draft["rule"], **asked)
 
 
 OF_POLICY = replace(REQUEST, terms="policies sha256:x, listing y")
@@ -157,6 +160,58 @@ async def test_a_question_that_somebody_else_answers_meanwhile_leaves_no_policy(
     with pytest.raises(InvalidRequestError, match="denied already"):
         await rules.approve(own.id)
     assert rules.stored == {}
+
+
+@pytest.mark.parametrize("second", [BOSS, replace(BOSS, id="token:chief")])
+async def test_of_two_requests_for_similar_calls_one_is_told_yes_and_its_policy_stays(
+    store: MemoryApprovals, second: Principal
+) -> None:
+    rules = Rules(store, lambda approval_id: asyncio.sleep(0))
+    own = await store.ask(OF_POLICY, expires_s=60)
+    clicks = await asyncio.gather(
+        rules.approve(own.id), rules.approve(own.id, second), return_exceptions=True
+    )
+    (answered,) = [click for click in clicks if isinstance(click, dict)]
+    (refused,) = [click for click in clicks if isinstance(click, InvalidRequestError)]
+    assert (answered["state"], str(refused)) == ("approved", f"approval {own.id} is approved already")
+    assert rules.stored == {own.id: answered["rule"]}
+
+
+async def test_a_yes_for_similar_calls_in_another_process_keeps_its_policy(store: MemoryApprovals) -> None:
+    rules = Rules(store, lambda approval_id: store.answer(approval_id, "yes", "token:boss", SIMILAR_COMMENT))
+    own = await store.ask(OF_POLICY, expires_s=60)
+    with pytest.raises(InvalidRequestError, match="approved already"):
+        await rules.approve(own.id)
+    assert list(rules.stored) == [own.id]
+
+
+async def test_a_client_that_disconnects_leaves_no_policy_without_an_answer(store: MemoryApprovals) -> None:
+    is_saving, may_save = asyncio.Event(), asyncio.Event()
+
+    async def wait(approval_id: str) -> None:
+        is_saving.set()
+        await may_save.wait()
+
+    rules = Rules(store, wait)
+    own = await store.ask(OF_POLICY, expires_s=60)
+    click = asyncio.create_task(rules.approve(own.id))
+    await is_saving.wait()
+    click.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await click
+    may_save.set()
+    async with asyncio.timeout(5):
+        while (await rules.book.show(BOSS, own.id))["state"] == "open":
+            await asyncio.sleep(0)
+    assert list(rules.stored) == [own.id]
+
+
+async def test_the_file_of_a_yes_is_not_replaced_by_another_yes(tmp_path: Path) -> None:
+    await save_yes(tmp_path, "a1", "// one")
+    await save_yes(tmp_path, "a1", "// one")
+    with pytest.raises(InvalidRequestError, match="another yes"):
+        await save_yes(tmp_path, "a1", "// two")
+    assert (tmp_path / "policies" / "yes-a1.cedar").read_text() == "// one"
 
 
 async def test_similar_calls_of_a_guards_question_are_refused_with_the_reason(store: MemoryApprovals) -> None:

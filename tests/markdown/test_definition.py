@@ -126,7 +126,7 @@ def test_keys_below_retinue_are_those_of_the_step_think() -> None:
         (
             "name: x\nmaxTurns: 0",
             "a.md:3: maxTurns: it must be greater than or equal to 1; it is 0",
-            "retinue docs guides/agents-in-markdown shows the form",
+            "retinue docs agents-in-markdown shows the form",
         ),
         (
             "retinue:\n  limits: {dollars: '1'}",

@@ -23,6 +23,7 @@ from retinue.mesh.guard.sources import read_trace
 from retinue.mesh.guard.spending import accept_usage
 from retinue.mesh.guard.trace_guard import TraceGuard, next_hop
 from retinue.policies.decision import MANY, Engine
+from retinue.policies.entities import TeamScope
 from retinue.policies.gate import ORIGIN, Gate, find_origin
 from retinue.policies.policy_set import Policy, load_policies
 from tests.mesh.scripted import make_call, make_dispatcher, make_listing, make_skill, unreachable
@@ -223,6 +224,20 @@ def test_lists_have_what_the_caller_and_the_agent_that_calls_for_it_may_see() ->
         assert notes is not None
         assert (lists(WIPE, skill), bool(notes(WIPE, skill))) == (is_listed, is_marked), through
         assert lists == gate.filter_lists(principal)
+
+
+def test_lists_mark_what_the_team_of_the_agent_that_calls_asks_about() -> None:
+    text = f'@id("ask") @effect("approve") forbid({CALL});'
+    scope = TeamScope("shop", frozenset({"seller"}))
+    gate = Gate(Engine(load_policies({"team.cedar": text}, teams={"team.cedar": scope})))
+    (skill,) = WIPE.record.skills
+    for through, is_marked in (("", False), ("stranger", False), ("seller", True)):
+        principal = replace(BOB, through=through)
+        notes = gate.note_lists(principal)
+        assert notes is not None
+        assert bool(notes(WIPE, skill)) == is_marked, through
+        explained = gate.explain(make_call("wipe", {}, principal=principal), WIPE, skill)
+        assert (explained["verdict"] == "approve") == is_marked, through
 
 
 async def test_the_handles_of_many_policies_of_a_skill_are_made_beside_the_event_loop(

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
 from retinue.approvals.records import Approval, ApprovalStore, MemoryApprovals
 from retinue.core.call import Call, Hop, Principal, TraceContext
-from retinue.core.record import Hints, Skill
+from retinue.core.record import Hints, Listing, Skill
 from retinue.guards.call_guards import CallGuards, GuardRule
 from retinue.guards.guard import SensitiveGuard
+from retinue.hub.policies import CurrentPolicies, ModeSwitch, PastMesh, PolicyBook
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus, record_calls
+from retinue.mesh.permissions import Access
 from retinue.policies.decision import Engine
-from retinue.policies.entities import Resource
+from retinue.policies.entities import Resource, TeamScope
 from retinue.policies.gate import Gate
 from retinue.policies.history.past_calls import PastCall, read_past_call
 from retinue.policies.history.replay import KnownSkill, Replay, Replayed, ReplayReport
 from retinue.policies.history.suggesting import Usage
 from retinue.policies.policy_set import load_policies
 from retinue.policies.recording import InputRecorder
-from tests.mesh.scripted import make_call, make_dispatcher, make_listing
+from tests.mesh.scripted import ScriptedLookup, make_call, make_dispatcher, make_listing, make_skill
 
 BOB = Principal("token:bob", "token", frozenset({"exposed", "mesh"}))
 PAY = Skill("pay", hints=Hints(destructive=True), tags=("payment",))
@@ -40,8 +44,8 @@ async def make_past(
     inputs: list[Mapping[str, Any]] = []
     bus = EventBus()
     bus.subscribe(record_calls(lambda row: rows.append(dict(row))))
-    opening = fields.pop("open_approvals", None)
-    gate = Gate(Engine(load_policies({"p.cedar": policies})), "enforce", opening)
+    opening, teams = fields.pop("open_approvals", None), fields.pop("teams", None)
+    gate = Gate(Engine(load_policies({"p.cedar": policies}, teams=teams)), "enforce", opening)
     gate.recorder = InputRecorder(inputs.append)
     dispatcher, _, _ = make_dispatcher(
         BANK, acts={"bank": [{}]}, events=bus, check_policies=gate.check, **fields
@@ -240,3 +244,53 @@ async def test_a_fact_that_no_row_has_is_not_guessed() -> None:
     past, _ = await make_past(pay())
     text = f'@id("p") forbid({ANY}) when {{ context.sources.contains(Retinue::Agent::"web") }};'
     assert replay(text, past)[:3] == ("cannot_tell", ("p",), "p: sources is not recorded")
+
+
+SHOP = TeamScope("shop", frozenset({"seller"}))
+
+
+def pay_through(agent: str) -> Call:
+    return make_call("pay", {"amount": 900}, principal=replace(BOB, through=agent))
+
+
+async def test_the_policies_of_a_team_are_recorded_and_replayed_for_calls_of_its_agents() -> None:
+    for agent, verdict, named in [("seller", "deny", ("shop/large",)), ("stranger", "allow", ())]:
+        past, _ = await make_past(pay_through(agent), READS_AMOUNT, teams={"p.cedar": SHOP})
+        assert past.past == verdict
+        assert replay(READS_AMOUNT, past, teams={"new.cedar": SHOP})[:2] == (verdict, named), agent
+    past, _ = await make_past(pay_through("seller"))
+    by_name = f'@id("all") forbid({ANY});'
+    assert replay(by_name, past, teams={"new.cedar": SHOP}, knows=False)[:2] == ("deny", ("shop/all",))
+
+
+class OneAgent:
+    """A directory with the bank."""
+
+    async def ensure_fresh(self) -> None:
+        pass
+
+    def list_named(self, agent: str) -> list[str]:
+        return [agent]
+
+    def open_all(self, names: list[str]) -> list[Listing]:
+        return [BANK] if names == ["bank"] else []
+
+
+async def test_a_replay_with_the_policies_in_force_has_those_of_teams() -> None:
+    rows = [(await make_past(pay_through(agent)))[1] for agent in ("seller", "stranger")]
+    hub = make_listing("hub", make_skill("call_skill"))
+    current = CurrentPolicies({"teams/shop.cedar": f'@id("all") forbid({ANY});'}, {"teams/shop.cedar": SHOP})
+    book = PolicyBook(
+        lambda: None,
+        ScriptedLookup([hub]),
+        cast("Directory", OneAgent()),
+        Access(),
+        PastMesh(lambda since: iter([(row, None) for row in rows]), lambda caller: ()),
+        ModeSwitch(lambda: ("enforce", False), AsyncMock()),
+        lambda: current,
+    )
+    for with_current, denied in ((False, 0), (True, 1)):
+        replayed = await book.replay(
+            {"new.cedar": "// nothing"}, None, "allow", datetime.now(UTC), with_current=with_current
+        )
+        assert (replayed["policies"], replayed["counts"]["denied"]) == (denied, denied)

@@ -66,6 +66,17 @@ def test_an_equal_call_is_permitted_until_the_time_and_no_other_one() -> None:
     )
 
 
+def test_a_call_of_ninety_arguments_has_a_rule_and_one_of_more_is_refused_with_the_remedy() -> None:
+    arguments = {f"argument{number}": number for number in range(90)}
+    rule = draft(arguments)
+    assert decide(rule, arguments) == "allow"
+    assert decide(rule, {**arguments, "argument89": 0}) == "approve"
+    many = {f"argument{number}": number for number in range(120)}
+    with pytest.raises(InvalidParametersError, match=r"more than 200 operators.*set some free"):
+        draft(many)
+    assert decide(draft(many, free=tuple(many)[:40]), {**many, "argument0": 9}) == "allow"
+
+
 def test_a_free_argument_may_differ_and_an_unknown_one_is_refused() -> None:
     rule = draft(free=("amount",))
     assert "amount may differ" in rule

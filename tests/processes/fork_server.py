@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -54,6 +55,10 @@ class ForkedProcess:
         self.stdout: IO[str] = os.fdopen(output, encoding="utf-8", errors="replace")
         self.pid = _read_number(self._status)
         self.returncode: int | None = None
+        self._reading = threading.Lock()
+
+    def __del__(self) -> None:
+        os.close(self._status)  # not before, because another thread may wait for it
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, or nothing as long as the process runs."""
@@ -81,8 +86,9 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _read_status(self) -> None:
-        self.returncode = os.waitstatus_to_exitcode(_read_number(self._status))
-        os.close(self._status)
+        with self._reading:
+            if self.returncode is None:
+                self.returncode = os.waitstatus_to_exitcode(_read_number(self._status))
 
 
 def _read_number(pipe: int) -> int:

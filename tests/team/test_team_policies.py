@@ -136,6 +136,8 @@ async def test_the_policies_of_a_team_count_while_it_runs(
     store.write_row(TeamRow("words", team.digest, names=sorted(team.names)))
     policies, seen = files.load(PolicyTable()), files.look()
     assert policies is not None
+    texts, scopes = files.read_all()
+    assert load_policies(texts, teams=scopes).digest == policies.digest
     assert [(policy.id, policy.agents) for policy in policies.policies] == [
         ("words/short", frozenset({"words-agent"}))
     ]

@@ -22,10 +22,11 @@ from retinue.mesh.observing.call_facts import USUAL_SCOPES
 from retinue.mesh.permissions import Access
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.policies.entities import TeamScope
     from retinue.policies.gate import Gate
     from retinue.policies.history.past_calls import PastCall, SkillKey
     from retinue.policies.history.replay import KnownSkill
-    from retinue.policies.policy_set import Default
+    from retinue.policies.policy_set import Default, PolicySet
 
 Json = dict[str, Any]
 
@@ -64,10 +65,17 @@ class ModeSwitch(NamedTuple):
     set: Callable[[str | None], Awaitable[None]]
 
 
+class CurrentPolicies(NamedTuple):
+    """The texts of the files in force by their names, and what those of ``teams`` bind."""
+
+    files: Mapping[str, str]
+    teams: Mapping[str, TeamScope]
+
+
 class PolicyBook:
     """The policies of a hub for its callers.
 
-    ``find_gate`` gives None while there are none, and ``read_texts`` the texts of the files in force.
+    ``find_gate`` gives None while there are none, and ``read_current`` the texts of the files in force.
     ``find_problem`` tells why the files of now are not in force, "" if they are.
     """
 
@@ -79,7 +87,7 @@ class PolicyBook:
         access: Access,
         past: PastMesh,
         modes: ModeSwitch,
-        read_texts: Callable[[], Mapping[str, str]] = dict,
+        read_current: Callable[[], CurrentPolicies] = lambda: CurrentPolicies({}, {}),
         find_problem: Callable[[], str] = str,
     ) -> None:
         self._find_gate = find_gate
@@ -88,7 +96,7 @@ class PolicyBook:
         self._access = access
         self._past = past
         self.modes = modes
-        self._read_texts = read_texts
+        self._read_current = read_current
         self._find_problem = find_problem
         self._replaying = asyncio.Lock()
 
@@ -159,21 +167,23 @@ class PolicyBook:
         one after the other, because each keeps a processor busy. Raises InvalidSettingError for policies that
         are not valid.
         """
-        gate = self._find_gate()
+        gate, teams = self._find_gate(), None
         if groups is None:
             groups = {} if gate is None else gate.engine.policies.groups
         if with_current:
-            files = {**await asyncio.to_thread(self._read_texts), **files}
-        async with self._replaying:
-            return await self._replay(files, groups, default, since)
-
-    async def _replay(
-        self, files: Mapping[str, str], groups: Mapping[str, Sequence[str]], default: Default, since: datetime
-    ) -> Json:
-        from retinue.policies.history.replay import Replay, ReplayReport
+            current = await asyncio.to_thread(self._read_current)
+            files, teams = {**current.files, **files}, current.teams
         from retinue.policies.policy_set import load_policies
 
-        policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default)
+        async with self._replaying:
+            policies = await asyncio.to_thread(
+                load_policies, files, groups=groups, default=default, teams=teams
+            )
+            return await self._replay(policies, since)
+
+    async def _replay(self, policies: PolicySet, since: datetime) -> Json:
+        from retinue.policies.history.replay import Replay, ReplayReport
+
         keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
         replay, report = (
             Replay(policies, await self._find_skills(keys), self._past.find_groups),

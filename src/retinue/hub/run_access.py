@@ -19,6 +19,7 @@ from hashlib import sha256
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem, UnknownRunError
 from retinue.mesh.permissions import Access, covers
+from retinue.workflows.definitions.run_forms import Bundled
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import RUN_ID, RUN_ID_MARK, RunRecord
 
@@ -51,6 +52,14 @@ class RunAccess:
     def check_start(self, principal: Principal, workflow: str, *, is_inline: bool) -> None:
         """Raise PolicyDeniedError where policies forbid that a principal starts a workflow."""
         self._access.check_start(principal, workflow, is_inline=is_inline)
+
+    def check_nested_starts(self, principal: Principal, nested: Bundled) -> None:
+        """Raise PolicyDeniedError where policies forbid that a principal starts one of the nested workflows.
+
+        Otherwise a caller would start a forbidden workflow as a step of a definition of its own.
+        """
+        for workflow in nested.values():
+            self.check_start(principal, workflow.definition.name, is_inline=False)
 
     def may_access(self, principal: Principal, record: RunRecord) -> bool:
         """Whether the caller has every scope that the run has, and sees every agent that its starter sees."""

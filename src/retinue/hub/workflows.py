@@ -174,6 +174,7 @@ class RunStarter:
         if self.chains is not None:
             trace = self.chains.enter(trace)
         bundled = await bundle(self.library_of(trace), loaded)
+        self.access.check_nested_starts(principal, bundled.nested)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
         reach = Reach(principal.agents, principal.through, principal.send)

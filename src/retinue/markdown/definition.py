@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 OWN_KEY = "retinue"
 
-FORM = "retinue docs guides/agents-in-markdown"
+FORM = "retinue docs agents-in-markdown"
 """The command that shows the form of a file."""
 
 STEP = "think"

@@ -397,7 +397,7 @@ class Engine:
         The engine reads 1,000 policies in 25 ms, and keeps what it has read.
         """
         for caller in callers:
-            bound = self._find_bound(caller.id)
+            bound = self.find_bound(caller.id)
             if (resource, action, bound) not in self._cuts:
                 selected = self.select(resource, action, bound)
                 if len(selected) > MANY:
@@ -445,14 +445,14 @@ class Engine:
         ]
 
     def _cut(self, resource: Resource, action: EntityId, caller: EntityId) -> _SkillPolicies:
-        bound = self._find_bound(caller)
+        bound = self.find_bound(caller)
         cut = self._cuts.get((resource, action, bound))
         if cut is None:
             cut = self._share(self.select(resource, action, bound))
             self._keep((resource, action, bound), cut)
         return cut
 
-    def _find_bound(self, caller: EntityId) -> EntityId | None:
+    def find_bound(self, caller: EntityId) -> EntityId | None:
         """The caller if it has policies of its own, as only agents of teams have."""
         return caller if caller.type == AGENT and caller.id in self.bound_agents else None
 

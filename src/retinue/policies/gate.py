@@ -136,7 +136,7 @@ class Gate:
         if engine.is_large and self.run_in_thread is not None:
             await engine.prepare(resource, action, self._name_all(call.principal), self.run_in_thread)
         if self.recorder is not None and action == CALL:
-            self.recorder.record(engine, call, resource)
+            self.recorder.record(engine, call, resource, self._name_all(call.principal))
         decision = self._decide(engine, call, resource, action)
         self.figures.count(decision, is_watched=mode == "watch")
         if mode == "watch":

@@ -29,7 +29,7 @@ from retinue.policies.entities import (
     normalize,
 )
 from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
-from retinue.policies.policy_body import PolicyBody
+from retinue.policies.policy_body import BoundError, PolicyBody, check_bounds, limit_depth
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
 
@@ -70,10 +70,10 @@ MAX_POLICIES = 5_000
 _PARSED_AT_ONCE = 25
 """Policies that the parser gets at once, for about 3 ms."""
 
-_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|;', re.DOTALL)
+_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n\r]*|;', re.DOTALL)
 """The end of a policy, and what may have a semicolon within."""
 
-_BEFORE = re.compile(r"(?:\s|//[^\n]*)+")
+_BEFORE = re.compile(r"(?:\s|//[^\n\r]*)+")
 """Blanks and comments before a policy."""
 
 
@@ -216,11 +216,16 @@ def _bind(policy: Policy, scope: TeamScope) -> Policy:
 
 def _load_file(name: str, text: str) -> list[Policy]:
     try:
+        check_bounds(text)
+    except BoundError as error:
+        where = name if error.line is None else f"{name}: line {error.line}"
+        raise _refuse(where, str(error), error.remedy) from None
+    try:
         bodies = [body for part in _split(text) for body in _parse(name, part)]
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             bodies = list(_parse(name, text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _refuse(name, f"not Cedar: {error}{_find_place(name, text)}", "correct it") from None
     return [_load_policy(name, number, body) for number, body in enumerate(bodies, 1)]
 
@@ -241,7 +246,7 @@ def _find_place(name: str, text: str) -> str:
     for part in _split(text, 1):
         try:
             list(_parse(name, part))
-        except ValueError:
+        except (ValueError, RecursionError):
             blank = _BEFORE.match(part)
             line += blank[0].count("\n") if blank else 0
             return f", in the policy that begins at line {line}"
@@ -274,12 +279,18 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
     if mode not in ("enforce", "watch"):
         raise _refuse(where, f"@mode is {mode!r}", 'write @mode("watch") or nothing')
     try:
+        body = limit_depth(body)
         reads = find_reads(body)
+    except BoundError as error:
+        raise _refuse(where, str(error), error.remedy) from None
     except ReadError as error:
         raise _refuse(where, str(error), "read one attribute as one type") from None
     _check_entities(where, reads)
     is_owners = _is_about_owner_actions(where, body, effect)
-    errors = find_errors(body, reads.arguments, is_owners=is_owners)
+    try:
+        errors = find_errors(body, reads.arguments, is_owners=is_owners)
+    except ValueError as error:
+        raise _refuse(where, f"the engine does not take it: {error}", "write several policies") from None
     if errors:
         raise _refuse(where, errors[0], _remedy_of(errors[0]))
     return Policy(

@@ -6,7 +6,7 @@ a replay that needs it cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,8 @@ from retinue.core.call import Call
 from retinue.guards.masking import mask_value
 from retinue.guards.sensitive import SensitiveKind
 from retinue.policies.decision import Engine
-from retinue.policies.entities import CALL, Resource
-from retinue.policies.reads import Path
+from retinue.policies.entities import CALL, Caller, Resource
+from retinue.policies.reads import EntityId, Path
 
 MASKED_KINDS: tuple[SensitiveKind, ...] = ("key", "card", "iban")
 """What is masked, as the guard ``sensitive`` does by default; policies about mail addresses need these."""
@@ -37,29 +37,36 @@ class InputRecorder:
 
     append: Append
     _engine: Engine | None = None
-    _reads: dict[Resource, tuple[Mapping[Path, bool], ...]] = field(default_factory=dict)
+    _reads: dict[tuple[Resource, frozenset[EntityId]], Mapping[Path, bool]] = field(default_factory=dict)
 
-    def record(self, engine: Engine, call: Call, resource: Resource) -> None:
-        """Record one call, where some policy reads arguments of its skill."""
+    def record(self, engine: Engine, call: Call, resource: Resource, callers: Sequence[Caller] = ()) -> None:
+        """Record one call of ``callers``, where some policy reads arguments of its skill."""
         if engine is not self._engine:
             self._engine = engine
             self._reads.clear()
-        reads = self._reads.get(resource)
+        key = (resource, frozenset(caller.id for caller in callers if engine.find_bound(caller.id)))
+        reads = self._reads.get(key)
         if reads is None:
-            reads = self._reads[resource] = (find_value_reads(engine, resource),)
-        if not reads[0]:
+            reads = self._reads[key] = find_value_reads(engine, *key)
+        if not reads:
             return
         self.append(
-            {"call": call.id, "digest": engine.policies.digest, **render_inputs(call.arguments, reads[0])}
+            {"call": call.id, "digest": engine.policies.digest, **render_inputs(call.arguments, reads)}
         )
 
 
-def find_value_reads(engine: Engine, resource: Resource) -> Mapping[Path, bool]:
-    """The arguments of a skill that policies read, with whether they read the value or only ask for it."""
+def find_value_reads(
+    engine: Engine, resource: Resource, bound: Collection[EntityId] = ()
+) -> Mapping[Path, bool]:
+    """The arguments of a skill that policies read, with whether they read the value or only ask for it.
+
+    ``bound`` are the callers that have policies of their teams.
+    """
     reads: dict[Path, bool] = {}
-    for policy in engine.select(resource, CALL):
-        for path, kind in policy.reads.arguments.items():
-            reads[path] = reads.get(path, False) or kind != "present"
+    for caller in bound or (None,):
+        for policy in engine.select(resource, CALL, caller):
+            for path, kind in policy.reads.arguments.items():
+                reads[path] = reads.get(path, False) or kind != "present"
     return reads
 
 

@@ -61,7 +61,7 @@ def draft_rule(approval: Approval, free: Collection[str], until: str, by: str) -
         # a policy that is not valid would keep all others from being loaded
         load_policies({f"yes-{approval.id}.cedar": text})
     except InvalidSettingError as error:
-        problem = f"a policy cannot name the arguments ({error.message}); answer each call"
+        problem = f"a policy cannot name the arguments ({error.message}); set some free, or answer each call"
         raise _refuse("approval", problem) from None
     return text
 

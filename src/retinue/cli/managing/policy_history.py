@@ -64,12 +64,13 @@ def replay(
     policy.record = "inputs" those are kept that a policy in force, or one with @mode("watch"), has read. A
     policy that reads other arguments cannot be replayed for a call, and the report says so.
     """
-    draft, in_force = read_drafts(paths, with_current=with_current)
+    draft, in_force = read_drafts(paths)
     request = {
         "files": dict(draft.files),
         "groups": {name: list(globs) for name, globs in draft.groups.items()},
         "default": default or in_force,
         "since_s": read_duration(since, "--since"),
+        "with_current": with_current,
     }
     reply = ask_hub("replay_policies", request, hub, as_owner=True)
     counts = reply["counts"]
@@ -135,18 +136,15 @@ def _show(reply: dict[str, Any]) -> None:
         note(f"{reply['assumed']} calls are told by the hints and tags that the card of their agent has now")
 
 
-def read_drafts(paths: tuple[Path, ...], *, with_current: bool = False) -> tuple[Draft, Default]:
-    """The policies in these files, with those in force if asked, and ``policy.default``."""
+def read_drafts(paths: tuple[Path, ...]) -> tuple[Draft, Default]:
+    """The policies in these files, and ``policy.default``."""
     from retinue.runtime.loading.policy_files import Draft, PolicyFiles, read_draft
 
     session = open_session()
     table = session.settings.policy
     files = PolicyFiles.of(session.state.root, table)
     current = Draft(files.read_texts(), files.load_all(table).groups)
-    draft = read_draft(paths, current)
-    if with_current:
-        draft = Draft({**current.files, **draft.files}, draft.groups)
-    return draft, table.default
+    return read_draft(paths, current), table.default
 
 
 def read_duration(text: str, option: str) -> float:

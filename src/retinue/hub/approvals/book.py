@@ -6,9 +6,11 @@ through an agent or a run: what answers has the token itself.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -23,6 +25,7 @@ from retinue.core.errors import (
     InvalidRequestError,
     Problem,
     RetinueError,
+    StateError,
     UnknownApprovalError,
 )
 from retinue.mesh.permissions import matches
@@ -31,6 +34,9 @@ Json = dict[str, Any]
 
 SIMILAR_S = 8 * 3600.0
 """How long a yes for similar calls counts, unless the approver says otherwise."""
+
+SIMILAR_COMMENT = "also similar calls"
+"""The comment of a yes for similar calls."""
 
 LONGEST_SIMILAR_S = 30 * 24 * 3600.0
 
@@ -59,6 +65,7 @@ class ApprovalBook:
         self._remove_rule = remove_rule
         self._check_answer = check_answer
         self._clock = clock
+        self._saving = asyncio.Lock()
 
     async def list_all(self, principal: Principal, state: ApprovalState | None) -> list[Json]:
         """The approvals that a caller may see, newest first."""
@@ -127,15 +134,28 @@ class ApprovalBook:
             raise InvalidRequestError(
                 "the policy is another one than was shown", remedy="read it again: leave out rule"
             )
-        # stored first, so that nobody is told a yes for calls that ask again
-        await self._save_rule(approval_id, text)
-        try:
-            row = await self.answer(principal, approval_id, "yes", "also similar calls", depth=depth)
-        except RetinueError:
-            if self._remove_rule is not None:  # somebody else has answered meanwhile
-                await self._remove_rule(approval_id)
-            raise
+        save = partial(self._save_rule, approval_id, text)
+        saving = asyncio.create_task(self._save_and_answer(save, principal, approval_id, depth), name="yes")
+        # a client that disconnects meanwhile would leave a policy without an answer
+        row = await asyncio.shield(saving)
         return {**row, "rule": text, "until": until}
+
+    async def _save_and_answer(
+        self, save: Callable[[], Awaitable[None]], principal: Principal, approval_id: str, depth: int
+    ) -> Json:
+        """Store a policy, then say the yes that it is for; the policy stays only with this yes."""
+        async with self._saving:
+            store, approval = await self._find_to_answer(principal, approval_id, depth)
+            approval.answer("yes", "", "", self._clock())  # raises where another request was faster
+            # stored first, so that nobody is told a yes for calls that ask again
+            await save()
+            try:
+                return await self.answer(principal, approval_id, "yes", SIMILAR_COMMENT, depth=depth)
+            except RetinueError:
+                # somebody else has answered meanwhile; the policy of another process has the same name
+                if self._remove_rule is not None and not await _has_similar_yes(store, approval_id):
+                    await self._remove_rule(approval_id)
+                raise
 
     async def _find_to_answer(
         self, principal: Principal, approval_id: str, depth: int
@@ -155,6 +175,15 @@ class ApprovalBook:
         if self._check_answer is not None:
             self._check_answer(principal, approval.request.agent, approval.request.skill)
         return store, approval
+
+
+async def _has_similar_yes(store: ApprovalStore, approval_id: str) -> bool:
+    """Whether the answer of an approval is a yes for similar calls; False where nobody can tell."""
+    try:
+        approval = await store.find(approval_id)
+    except StateError:
+        return False
+    return approval is not None and approval.comment == SIMILAR_COMMENT and approval.state != "denied"
 
 
 def _check_until(until: str, now: float) -> None:

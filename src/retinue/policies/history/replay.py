@@ -160,7 +160,7 @@ class Replay:
         caller = Caller.of(Principal(caller_id, "token", frozenset(call.scopes or ())), groups or ())
         certain: list[Policy] = []
         uncertain: list[tuple[Policy, str]] = []
-        for policy in self._select(resource, is_known=is_known):
+        for policy in self._select(resource, caller, is_known=is_known):
             problem = find_unknown(policy, explain)
             if not problem:
                 certain.append(policy)
@@ -188,15 +188,15 @@ class Replay:
             self._groups[caller] = self.find_groups(caller)
         return self._groups[caller]
 
-    def _select(self, resource: Resource, *, is_known: bool) -> list[Policy]:
+    def _select(self, resource: Resource, caller: Caller, *, is_known: bool) -> list[Policy]:
         if is_known:
-            return self._engine(self.policies.policies).select(resource, CALL)
+            return self._engine(self.policies.policies).select(resource, CALL, caller.id)
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
             if policy.concerns_action(CALL.id)
-            and (policy.concerns(resource.id, containers) or _may_contain(policy))
+            and (policy.concerns(resource.id, containers, caller.id) or _may_contain(policy))
         ]
 
     def _may_apply(

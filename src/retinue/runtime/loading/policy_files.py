@@ -154,6 +154,12 @@ class PolicyFiles:
         """The texts of the files by their names. Raises InvalidSettingError."""
         return self._read_texts(self.list_files())
 
+    def read_all(self) -> tuple[dict[str, str], dict[str, TeamScope]]:
+        """The texts with those of teams, and what the latter bind. Raises InvalidSettingError."""
+        teams = self._list_teams()
+        texts = self._read_texts([*self.list_files(), *teams])
+        return texts, {self.name_of(path): scope for path, scope in teams.items()}
+
     def _read_texts(self, paths: Sequence[Path]) -> dict[str, str]:
         return {self.name_of(path): _read(path) for path in paths if path.suffix == ".cedar"}
 
@@ -277,8 +283,11 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
         table = files.apply_mode(table)
         count = len(files.list_files())
         policies = files.load(table)
-    except InvalidSettingError as error:
+    except RetinueError as error:
         return [Check("policies", "fail", error.message, error.remedy)]
+    except Exception as error:  # noqa: BLE001 - the other rows are told all the same
+        problem = f"not read: {type(error).__name__}: {str(error)[:200]}"
+        return [Check("policies", "fail", problem, "check the files: retinue policy check")]
     if policies is None:
         unused = Check(
             "policies",
@@ -382,7 +391,12 @@ def read_yaml(path: Path) -> Any:
 
     try:
         return YAML(typ="safe", pure=True).load(_read(path))
-    except YAMLError as error:
+    except RecursionError:
+        raise InvalidSettingError(
+            str(path), "lists within lists are too many", remedy="correct the file"
+        ) from None
+    except (YAMLError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # a day that does not exist is a ValueError
         raise InvalidSettingError(str(path), f"not YAML: {error}", remedy="correct the file") from error
 
 

@@ -72,22 +72,34 @@ class _Reading:
 
 
 def _read(number: int, files: PolicyFiles, table: PolicyTable, before: Snapshot) -> _Reading:
-    """Read the files, in any thread."""
-    seen = files.look()
+    """Read the files, in any thread. Whatever is wrong is a ``problem``, because the watch must go on."""
+    seen: Snapshot = ()
     try:
+        seen = files.look()
         applied = files.apply_mode(table)
         policies = files.load(applied, before=before)
         zone: tzinfo = UTC
         if policies is not None:
             from retinue.policies.entities import read_zone
 
-            zone = read_zone(table.timezone)
-    except RetinueError as error:
-        return _Reading(number, files, table, seen, table, problem=error)
-    except ValueError as error:
-        problem = InvalidSettingError("policy.timezone", str(error), remedy="correct it")
-        return _Reading(number, files, table, seen, table, problem=problem)
+            try:
+                zone = read_zone(table.timezone)
+            except ValueError as error:
+                raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from error
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic of the engine is no Exception
+        return _Reading(number, files, table, seen, table, problem=_explain(error))
     return _Reading(number, files, table, seen, applied, policies, zone)
+
+
+def _explain(error: BaseException) -> RetinueError:
+    """Why policies are not loaded."""
+    if isinstance(error, RetinueError):
+        return error
+    _log.debug("policies not read for a reason that is not known", exc_info=error)
+    problem = f"not read: {type(error).__name__}: {str(error)[:200]}"
+    return InvalidSettingError("policies", problem, remedy="check the files: retinue policy check")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +302,15 @@ class LoadedPolicies:
             return  # the files were read again meanwhile
         self._seen = reading.seen
         if reading.problem is not None:
-            error = self.problem = reading.problem
-            _log.error(
-                "policies not loaded; the previous ones stay", error=error.message, remedy=error.remedy
-            )
+            self._tell(reading.problem)
             return
         self._use(reading)
         self.problem = None
         _log.info("policies loaded", files=len(self._seen))
+
+    def _tell(self, error: RetinueError) -> None:
+        self.problem = error
+        _log.error("policies not loaded; the previous ones stay", error=error.message, remedy=error.remedy)
 
     async def find_problems(self) -> Sequence[ReadinessProblem]:
         """Why files are not loaded, and which nodes of the same database have others, for ``/ready``."""
@@ -330,16 +343,29 @@ class LoadedPolicies:
 
     async def watch(self, look_s: float = LOOK_S) -> None:
         """Load the files again whenever one, or a setting, has changed."""
+        has_failed = False
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await self._is_asked.wait()
             self._is_asked.clear()
             table, self._next_table = self._next_table, None
-            if table is not None or await asyncio.to_thread(self.files.look) != self._seen:
-                await self.reload_in_thread(table)
-            with suppress(StateError):  # the next look tells it
+            try:
+                has_changed = await asyncio.to_thread(self.files.look) != self._seen
+                if table is not None or has_changed or has_failed:
+                    await self.reload_in_thread(table)
+                has_failed = False
+            except Exception as error:  # noqa: BLE001 - no later policy would be loaded
+                has_failed = True
+                problem = _explain(error)
+                if self.problem is None or self.problem.message != problem.message:
+                    self._tell(problem)
+            try:
                 await self.announce()
+            except StateError:
+                pass  # the next look tells it
+            except Exception as error:  # noqa: BLE001 - the watch goes on
+                _log.error("policies not announced", error=str(error))
 
 
 def _lazy_runs() -> type[LazyRuns]:
@@ -431,7 +457,7 @@ class PoliciesPart(Part):
 
 def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
-    from retinue.hub.policies import ModeSwitch, PastMesh, PolicyBook, add_policy_skills
+    from retinue.hub.policies import CurrentPolicies, ModeSwitch, PastMesh, PolicyBook, add_policy_skills
     from retinue.storage.audit_log import AuditLog
     from retinue.web.issued_tokens import TokenFile, TokenGroups
 
@@ -448,7 +474,7 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
             dispatcher.access,
             past,
             modes,
-            lambda: loaded.files.read_texts(),
+            lambda: CurrentPolicies(*loaded.files.read_all()),
             lambda: "" if loaded.problem is None else loaded.problem.message,
         )
         add_policy_skills(agent, book)

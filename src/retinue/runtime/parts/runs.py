@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from retinue.approvals.records import Notice
-from retinue.core.errors import InvalidParametersError, InvalidSettingError, RetinueError
+from retinue.core.errors import (
+    InvalidParametersError,
+    InvalidRequestError,
+    InvalidSettingError,
+    RetinueError,
+)
 from retinue.hub.approvals.book import ApprovalBook, add_approval_skills
 from retinue.hub.approvals.notices import ApprovalNotices
 from retinue.hub.scheduling.signatures import check_secret
@@ -202,12 +207,23 @@ class ApprovalsPart(Part):
 
 
 async def save_yes(state_folder: Path, approval_id: str, text: str) -> None:
-    """Store the yes of a person for similar calls among the policies; raises StateError."""
+    """Store the yes of a person for similar calls among the policies.
+
+    Raises StateError, and InvalidRequestError where another yes for this approval is stored.
+    """
     path = state_folder / FOLDER / f"yes-{approval_id}.cedar"
 
     def save() -> None:
         with storage_errors(path):
             make_folder(path.parent)
+            if path.exists():
+                if path.read_bytes() == text.encode():
+                    return
+                raise InvalidRequestError(
+                    f"another yes for calls like that of approval {approval_id} is stored",
+                    remedy=f"read {path}; if the approval is still open, remove it: "
+                    f"retinue policy remove {path.stem}",
+                )
             replace_file(path, text.encode())
 
     await asyncio.to_thread(save)
