@@ -46,7 +46,8 @@ class ForkedProcess:
         output, output_end = os.pipe()
         self._status, status_end = os.pipe()
         try:
-            request = json.dumps([[*arguments], cwd, {**environment}]).encode()
+            ignores_hangups = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            request = json.dumps([[*arguments], cwd, {**environment}, ignores_hangups]).encode()
             _, requests = _start_server()
             socket.send_fds(requests, [request], [output_end, status_end])
         finally:
@@ -160,7 +161,8 @@ def _become(request: bytes) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.closerange(3, 1024)
     os.setsid()
-    arguments, cwd, environment = json.loads(request)
+    arguments, cwd, environment, ignores_hangups = json.loads(request)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores_hangups else signal.SIG_DFL)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)

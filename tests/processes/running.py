@@ -25,7 +25,7 @@ WAIT_S = 30.0
 COLD_STARTS = "COLD_STARTS" in os.environ
 """Whether every program is started by its command line."""
 _URL = re.compile(r"http://[0-9.]+:\d+")
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(WAIT_S))
 
 
 def without_models(arguments: Sequence[str]) -> dict[str, str]:
