@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,12 +15,14 @@ from retinue.authoring.context import Context
 from retinue.core.call import Answer
 from retinue.core.errors import BudgetSpentError, ExecutionFailedError, InvalidSettingError
 from retinue.core.usage import amount_of
+from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.storage.state import State
 from retinue.testing import ScriptedModel
 from retinue.testing.model_script import ModelTurn
 from tests.doors.test_chains import WITH_AND_WITHOUT_HUB
+from tests.doors.test_guard_strangers import card
 from tests.requirements import requirement
-from tests.system import Reply, System, Wire, open_system
+from tests.system import Reply, System, Wire, open_system, publish
 
 PROMPT = {"prompt": "Think about it."}
 
@@ -105,6 +108,42 @@ async def test_a_loop_of_two_thinkers_ends_before_the_request_that_no_longer_fit
     assert model.requests >= 2
     assert model.spent <= budget
     assert amount_of(usage_of(reply)).tokens == model.spent, "what is reported is exact"
+
+
+@requirement("S-14")
+async def test_a_chain_over_two_hubs_of_different_keys_spends_one_budget(
+    retinue_home: Path, wire: Wire
+) -> None:
+    """An agent asks the model of its mesh, then one of another mesh, which asks the same model."""
+    shelves = {name: LayoutRegistry(retinue_home / f"shelf-{name}") for name in ("one", "two")}
+    model, near, far = Model(), Agent("near-agent"), Agent("far-agent")
+
+    @near.skill
+    async def begin(ctx: Context) -> str:
+        await ctx.call("agent.ask", PROMPT, agent="model")
+        return str(await ctx.call("finish"))
+
+    @far.skill
+    async def finish(ctx: Context) -> str:
+        return str(await ctx.call("agent.ask", PROMPT, agent="model"))
+
+    async with (
+        open_system(State(retinue_home / "1"), registries=(shelves["one"].name,)) as here,
+        open_system(State(retinue_home / "2"), registries=(shelves["two"].name,)) as there,
+    ):
+        for agent in (near, model.agent):
+            await here.start_agent(agent)
+        await there.start_agent(far)
+        one = (await here.start_hub(hub_id="hub-1")).url
+        two = (await there.start_hub(hub_id="hub-2")).url
+        await publish(shelves["one"], card("far-agent", f"{two}/agents/far-agent", "finish"))
+        await publish(shelves["two"], card("model", f"{one}/agents/model", "agent.ask"))
+        enough = await wire.call(one, "begin", **limited(tokens_left=3_000))
+        assert enough.result == "Go on."
+        assert amount_of(usage_of(enough)).tokens == model.spent == 1_000, "what both asked for"
+        refused = await wire.call(one, "begin", **limited(tokens_left=900))
+    assert refused.error["data"]["type"] == "budget_spent"
+    assert model.requests == 3, "the request that no longer fits is not made"
 
 
 @WITH_AND_WITHOUT_HUB
