@@ -66,7 +66,7 @@ class MeshFit:
         """What does not fit, in the order of the policies."""
         findings = list(self._findings)
         covering = [rule for rule in self.policies.policies if not rule.body.has_conditions]
-        told: set[str] = set()
+        earlier_ids: set[str] = set()
         for policy in self.policies.policies:
             findings += [
                 Finding(policy.id, problem)
@@ -87,9 +87,9 @@ class MeshFit:
                 )
                 for other in covering
                 # of two that are equal, the second is told
-                if _covers(other, policy) and (other.id in told or not _covers(policy, other))
+                if _covers(other, policy) and (other.id in earlier_ids or not _covers(policy, other))
             ]
-            told.add(policy.id)
+            earlier_ids.add(policy.id)
         order = {policy.id: number for number, policy in enumerate(self.policies.policies)}
         return sorted(dict.fromkeys(findings), key=lambda finding: order[finding.policy])
 
