@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from retinue.team.definition import TeamImport
 from retinue.team.package import Team
+from retinue.team.vendored import describe_vendored
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Consent:
     policies: tuple[str, ...]
     files: int
     size_bytes: int
+    vendored: str = ""
+    """The packages that the digest has, as text; "" for none."""
     changes: tuple[str, ...] = ()
     """Lines about the difference to what runs."""
 
@@ -49,6 +52,7 @@ class Consent:
             "policies": list(self.policies),
             "files": self.files,
             "size_bytes": self.size_bytes,
+            "vendored": self.vendored,
             "changes": list(self.changes),
         }
 
@@ -59,6 +63,8 @@ class Consent:
             f"  signed by   {self.signer or 'nobody whom this state trusts'}",
             f"  size        {self.files} files, {self.size_bytes:,} bytes",
         ]
+        if self.vendored:
+            lines.append(f"  packages    {self.vendored}")
         for heading, rows in (
             ("runs", self.programs),
             ("hosts", self.hosts),
@@ -93,6 +99,7 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         tuple(f"{path} (binds this team only)" for path in team.policies),
         len(team.files),
         team.size_bytes,
+        describe_vendored(team.files),
         tuple(changes),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,7 +234,8 @@ async def pull_team(
 ) -> PulledTeam:
     """The team of a reference, from its file, its registry, or the registry of the state."""
     if reference.file is not None:
-        place = TeamPlace(LayoutFile(_read_layout(reference.file), str(reference.file)))
+        content = await asyncio.to_thread(_read_layout, reference.file)
+        place = TeamPlace(LayoutFile(content, str(reference.file)))
         return await place.pull(Reference(PREFIX + "file", digest=reference.digest))
     if reference.plain is None:
         place = TeamPlace(LayoutRegistry(state.registry))
