@@ -206,7 +206,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_file(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file and fsync it; its name survives a power failure after `sync_folder`. Raises OSError."""
+    """Write a new file and fsync it; `sync_folder` makes its name durable, too. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         write_all(descriptor, data)

@@ -13,7 +13,9 @@ SENSITIVE = re.compile(
 """Names whose literal values are taken for secrets."""
 
 _PLACEHOLDER = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#\s\"']*)[^?#\s\"']*\??(?P<query>[^#\s\"']*)")
+_URL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#\s\"']*)[^?#\s\"']*\??(?P<query>[^#\s\"']*)"
+)
 
 
 def holds_credential(text: str) -> bool:

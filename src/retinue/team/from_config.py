@@ -99,7 +99,9 @@ class _Converter:
             value = table.get(key)
             if isinstance(value, Mapping):
                 value = self._keep_texts(f"{place}.{key}", value, place)
-            if value:
+            if isinstance(value, str) and holds_credential(value):
+                self.leave_out(f"{place}.{key}", "it holds a key; write it without, and the key in headers")
+            elif value:
                 made[key] = value
         return made
 
@@ -183,6 +185,9 @@ class _Converter:
             model = str(table.get("model", ""))
             if not model or model.endswith("latest"):
                 self.leave_out(f"llm.{name}", "it names no exact model")
+                continue
+            if holds_credential(str(table.get("base_url", ""))):
+                self.leave_out(f"llm.{name}", "its base_url holds a key; write it without")
                 continue
             models[name] = {key: value for key, value in table.items() if key != "enabled"}
             if (variable := table.get("api_key_env")) is not None:

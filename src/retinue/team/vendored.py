@@ -93,8 +93,8 @@ def choose_wheels(lock: bytes) -> dict[tuple[int, int], list[LockedWheel]]:
         text = ".".join(map(str, version))
         try:
             for patch in _PATCHES:
-                environment = dict(default_environment())
-                environment |= {"python_version": text, "python_full_version": f"{text}.{patch}"}
+                version_keys = {"python_version": text, "python_full_version": f"{text}.{patch}"}
+                environment = {**default_environment(), **version_keys}
                 wheels |= dict.fromkeys(_select(pylock, environment, fitting))
         except (PylockSelectError, ValueError) as error:
             problem = f"Python {text}: {error}"
@@ -232,7 +232,7 @@ def check_vendored(
         return
     named_wheels: set[tuple[str, str]] = set()
     needed: dict[str, str] = {}
-    for path in _list_locks(lock):
+    for path in list_lock_files(lock):
         content = files[path]
         if path.endswith(".json"):
             needed |= {one.path: f"{one.name} {one.version}" for one in list_archives(content)}
@@ -251,9 +251,10 @@ def check_vendored(
         raise TeamRefusedError("platform", where, problem, remedy=remedy)
 
 
-def _list_locks(lock: TeamLock) -> list[str]:
-    rows = (*lock.agents.values(), *lock.imports.values())
-    return [row.lock for row in rows if row.lock is not None]
+def list_lock_files(lock: TeamLock) -> list[str]:
+    """The paths of the locks of packages, each once."""
+    paths = (*(row.lock for row in lock.agents.values()), *(row.lock for row in lock.imports.values()))
+    return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 def describe_machine() -> str:

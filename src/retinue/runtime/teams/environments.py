@@ -25,9 +25,9 @@ from typing import Any
 
 import orjson
 
-from retinue.core.errors import InvalidSettingError, StateError
+from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
 from retinue.processes.environment import select_inherited
-from retinue.storage.files import make_folder, storage_errors, sync_folder
+from retinue.storage.files import is_full, make_folder, storage_errors, sync_folder
 from retinue.team.vendored import ARCHIVES, WHEELS, use_archives
 
 INSTALL_WITHIN_S = 600.0
@@ -52,7 +52,7 @@ class Environments:
 
     def __init__(self, root: Path, environ: Mapping[str, str], *, vendored: Path | None = None) -> None:
         self._root = root
-        self._vendored = vendored
+        self.vendored = vendored
         if vendored is None:
             self._environ = select_installer_variables(environ)
         else:
@@ -118,8 +118,8 @@ class Environments:
         environment = place / "made"
         python = environment / "bin" / "python"
         local: tuple[str, ...] = ()
-        if self._vendored is not None:
-            local = ("--no-index", "--find-links", str(self._vendored / WHEELS))
+        if self.vendored is not None:
+            local = ("--no-index", "--find-links", str(self.vendored / WHEELS))
         if uv := shutil.which("uv", path=self._environ.get("PATH")):
             self._run((uv, "venv", "--quiet", "--python", sys.executable, str(environment)), place)
             options = ("--require-hashes", "--no-build", "--quiet", "--python", str(python))
@@ -131,8 +131,8 @@ class Environments:
         else:
             self._run((sys.executable, "-m", "venv", str(environment)), place)
             requirements.write_text(render_requirements(lock), "utf-8")
-            options = ("--require-hashes", "--no-deps", "--only-binary", ":all:", "--quiet", *local)
-            self._run((str(python), "-m", "pip", "install", *options, "-r", str(requirements)), place)
+            checks = ("--require-hashes", "--no-deps", "--only-binary", ":all:", "--quiet", *local)
+            self._run((str(python), "-m", "pip", "install", *checks, "-r", str(requirements)), place)
         if is_agent:
             _add_own_packages(environment)
         for entry in list(environment.iterdir()):
@@ -141,8 +141,8 @@ class Environments:
 
     def _install_npm(self, place: Path, manifest: bytes, lock: bytes) -> None:
         offline: tuple[str, ...] = ()
-        if self._vendored is not None:
-            lock = use_archives(lock, str(self._vendored / ARCHIVES))
+        if self.vendored is not None:
+            lock = use_archives(lock, str(self.vendored / ARCHIVES))
             offline = ("--offline", "--userconfig", os.devnull)
         (place / "package.json").write_bytes(manifest)
         (place / "package-lock.json").write_bytes(lock)
@@ -152,9 +152,11 @@ class Environments:
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
         complaint = run_installer(arguments, folder, self._environ, INSTALL_WITHIN_S)
         if complaint is not None:
+            if is_full(folder):
+                raise StorageFullError(str(folder))
             program = Path(arguments[0]).name
             remedy = "check the network and the index; a digest of retinue pack --vendor needs neither"
-            if self._vendored is not None:
+            if self.vendored is not None:
                 remedy = "use a digest that was packed for this platform"
             raise StateError(f"{program} cannot install what the team locked: {complaint}", remedy=remedy)
 

@@ -16,6 +16,7 @@ from retinue.core.errors import (
     InvalidSettingError,
     ReferenceNotFoundError,
     RegistryRefusedError,
+    RegistryUnreachableError,
     RetinueError,
     TeamRefusedError,
 )
@@ -156,6 +157,9 @@ class TeamPlace:
             return await self._registry.pull_blob(repository, blob)
         except (ContentMissingError, DigestMismatchError) as error:
             raise TeamRefusedError("changed", repository, error.message) from error
+        except RegistryUnreachableError as error:
+            error.remedy = "nothing was changed; check the network, then run the command again"
+            raise
 
     async def pull(self, reference: Reference) -> PulledTeam:
         """Resolve a reference once, and read manifest, config and signatures of its digest."""

@@ -70,6 +70,7 @@ class TeamSource:
             f"imports.{name}": [text for text in (table.url, table.a2a, table.server) if text is not None]
             for name, table in definition.imports.items()
         }
+        addresses |= {f"llm.{name}": [table.base_url or ""] for name, table in definition.llm.items()}
         for place, texts in (*definition.list_texts(), *addresses.items()):
             if any(map(holds_credential, texts)):
                 remedy = 'name it in [secrets] of team.toml and write "${NAME}" in its place'

@@ -17,7 +17,14 @@ from retinue.runtime.commands.teams.source import TeamSource
 from retinue.runtime.teams.environments import run_installer, select_installer_variables
 from retinue.team.files import ARCHIVES_LAYER, MAX_LAYER_BYTES, WHEELS_LAYER, TeamFile
 from retinue.team.lock import TeamLock
-from retinue.team.vendored import LockedArchive, LockedWheel, check_vendored, choose_wheels, list_archives
+from retinue.team.vendored import (
+    LockedArchive,
+    LockedWheel,
+    check_vendored,
+    choose_wheels,
+    list_archives,
+    list_lock_files,
+)
 
 FETCH_WITHIN_S = 600.0
 _SPECS_AT_ONCE = 100
@@ -39,8 +46,7 @@ def vendor_packages(source: TeamSource, lock: TeamLock, environ: Mapping[str, st
     """
     files: dict[str, TeamFile] = {}
     contents = {file.path: file.content for file in source.files}
-    rows = (*lock.agents.values(), *lock.imports.values())
-    for path in dict.fromkeys(row.lock for row in rows if row.lock is not None):
+    for path in list_lock_files(lock):
         with TemporaryDirectory() as folder:
             if path.endswith(".json"):
                 fetched = _fetch_archives(list_archives(contents[path]), Path(folder), environ)
@@ -147,4 +153,6 @@ def _run(arguments: Sequence[str], folder: Path, variables: Mapping[str, str]) -
     complaint = run_installer(arguments, folder, variables, FETCH_WITHIN_S)
     if complaint is not None:
         program = "npm" if arguments[0] == "npm" else "pip"
-        raise InvalidSettingError("--vendor", f"{program}: {complaint}", remedy="check the network, try again")
+        raise InvalidSettingError(
+            "--vendor", f"{program}: {complaint}", remedy="check the network, try again"
+        )
