@@ -119,7 +119,7 @@ def choose_own_wheels(lock: bytes) -> list[LockedWheel]:
 
 
 def _select(
-    pylock: Pylock, environment: Mapping[str, str] | None, fitting: Sequence[Tag] | None
+    pylock: Pylock, environment: Mapping[str, object] | None, fitting: Sequence[Tag] | None
 ) -> Iterator[LockedWheel]:
     from packaging.pylock import PackageWheel, PylockSelectError
 
