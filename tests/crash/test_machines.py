@@ -17,6 +17,7 @@ import pytest
 
 from tests.crash.postgres import Postgres
 from tests.crash.test_nodes import finish_all, looking_at
+from tests.processes.freezing import freeze
 from tests.processes.running import execute, program, wait_until
 
 LEASE_S = 2.0
@@ -104,7 +105,7 @@ async def test_a_run_of_a_hub_that_is_lost_for_good_ends_on_another_machine(
                 wait_until(lambda: "begin 1 for token:ci" in log(), "the second step begins")
                 if is_answered:
                     # the hub is there no more when the answer comes, and the agent cannot know it
-                    hub.send(signal.SIGSTOP)
+                    freeze(hub.process.pid)
                     (tmp_path / "go").touch()
                     wait_until(lambda: "end 1" in log(), "the second step ends")
                 hub.send(signal.SIGKILL)

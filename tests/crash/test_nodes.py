@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres
 from tests.crash.processes import Node, await_log, check_log, read_log
+from tests.processes.freezing import freeze
 from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS, SHAPES, Shape
 
 SEQUENCE, PARALLEL, TOGETHER = SHAPES["sequence"], SHAPES["parallel"], CODE_SHAPES["code: together"]
@@ -70,26 +70,10 @@ def plan_at(tmp_path: Path, database: str, name: str, **more: Any) -> Plan:
     return Plan(database=database, nodes=str(tmp_path / name), log=str(tmp_path / "log"), **given)
 
 
-def freeze(node: Node, database: str) -> None:
-    """Stop a process; not while it holds SQLite's only lock: then nobody could write before it goes on."""
-    for _ in range(100):
-        node.send_signal(signal.SIGSTOP)
-        if not database.startswith("sqlite") or _is_writable(database.removeprefix("sqlite:///")):
-            return
-        node.send_signal(signal.SIGCONT)
-        time.sleep(0.05)
-    raise AssertionError("it always holds the lock")
-
-
-def _is_writable(path: str) -> bool:
-    connection = sqlite3.connect(path, timeout=1, isolation_level=None)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
-    return True
+def list_files(database: str) -> list[Path]:
+    """The file of a database on SQLite, which has only one lock for all writers."""
+    file = database.removeprefix("sqlite:///")
+    return [] if file == database else [Path(file)]
 
 
 @pytest.mark.parametrize(("shape", "value"), [(PARALLEL, 7), (TOGETHER, 12)], ids=["yaml", "python"])
@@ -132,7 +116,7 @@ async def test_a_node_frozen_past_its_lease_damages_nothing(
     await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
     first = start(plan_at(tmp_path, database, "first", start=shapes, stay=True))
     await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) > 4)
-    freeze(first, database)
+    freeze(first.pid, list_files(database))
     async with looking_at(database, tmp_path) as runs:
         records = await finish_all(runs, ["r", "s"], 40)
         assert [record.get() for record in records] == values
