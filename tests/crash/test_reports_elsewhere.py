@@ -13,13 +13,12 @@ import urllib3
 
 import retinue
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.executions import WATCH_S
 from tests.crash.agents import AGENT, KeptAgents
 from tests.crash.postgres import Postgres
 from tests.crash.test_thinking import open_storage, start_run
 from tests.crash.test_thinking_victims import HUB
 from tests.mcp.clients import connect
-from tests.processes.running import execute, program, wait_until
+from tests.processes.running import WAIT_S, execute, program, wait_until
 from tests.requirements import requirement
 
 MODEL = (
@@ -41,7 +40,10 @@ async def complete(
     """Writes before and after one call; the text of each turn comes in two pieces."""
     turn = sum(message["role"] == "assistant" for message in messages)
     reach("begin complete", turn)
-    await stay("complete", turn)
+    while (HERE / f"stay complete {turn}").exists():
+        # written again and again, so that a node which learns late that it is watched has something to store
+        await ctx.stream_text(f"Turn {turn} waits", begins=True)
+        await asyncio.sleep(0.05)
     await ctx.stream_text(f"Turn {turn}", begins=True)
     await ctx.stream_text(" is written.")
     await stay("written", turn)
@@ -104,7 +106,7 @@ class Watchers:
     async def see(self, program: str, mcp: str) -> None:
         """Wait until both have this."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 while program not in "\n".join(self.in_program) or mcp not in "".join(self.over_mcp):
                     await asyncio.sleep(0.02)
         except TimeoutError:
@@ -113,7 +115,7 @@ class Watchers:
 
 def read_page(url: str, token: str) -> str:
     """The page of the run on the dashboard, as its script reads it again and again."""
-    with urllib3.PoolManager(retries=False, timeout=10.0) as http:
+    with urllib3.PoolManager(retries=False, timeout=WAIT_S) as http:
         page = http.request("GET", f"{url}/ui/runs/r", headers={"authorization": f"Bearer {token}"})
     assert page.status == 200
     return page.data.decode()
@@ -129,7 +131,6 @@ async def count_watches(url: str) -> int:
 
 
 @requirement("T-17")
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("storage", ["sqlite", pytest.param("postgres", marks=pytest.mark.crash)])
 async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_executes(
     storage: str, tmp_path: Path, retinue_home: Path, request: pytest.FixtureRequest
@@ -165,10 +166,10 @@ async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_execute
             asyncio.create_task(watchers.follow_over_mcp()),
         ]
         stack.callback(lambda: [task.cancel() for task in tasks])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while not await count_watches(database):
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(2 * WATCH_S)
+        await watchers.see("t/turn-2/model text Turn 1 waits", "Turn 1 waits")
         stays["complete 1"].unlink()
         await reach("complete 2")
         await watchers.see("t/turn-3/model text Turn 2 is written.", "Turn 2 is written.")
@@ -180,7 +181,7 @@ async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_execute
         page = await asyncio.to_thread(execute, watchers.url, "follow_run", asked, token)
         assert "Turn 2 is written." in [one["text"] for one in page["result"]["progress"]]
         stays["add 2"].unlink()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*tasks)
         assert worker.process.poll() is None
     kinds = [line.rpartition(" written.")[0] or line for line in watchers.in_program]
@@ -191,7 +192,6 @@ async def test_a_hub_shows_the_text_and_the_calls_of_a_run_that_a_worker_execute
 
 @requirement("T-17")
 @pytest.mark.crash
-@pytest.mark.timeout(180)
 async def test_the_page_of_a_second_hub_shows_what_a_run_of_the_first_hub_writes(
     postgres: Postgres, tmp_path: Path, retinue_home: Path
 ) -> None:
@@ -212,12 +212,14 @@ async def test_the_page_of_a_second_hub_shows_what_a_run_of_the_first_hub_writes
         url = other.url_in("hub at")
         token = (tmp_path / "second" / "keys" / "local.token").read_text().strip()
         assert "is written" not in await asyncio.to_thread(read_page, url, token)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while not await count_watches(environment["RETINUE_DATABASE"]):
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(2 * WATCH_S)
+        async with asyncio.timeout(WAIT_S):
+            while "Turn 0 waits" not in await asyncio.to_thread(read_page, url, token):
+                await asyncio.sleep(0.05)
         stays["complete 0"].unlink()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while "Turn 1 is written." not in await asyncio.to_thread(read_page, url, token):
                 await asyncio.sleep(0.05)
         assert "begin complete 2" not in agents.read_log()
