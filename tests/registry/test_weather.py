@@ -307,7 +307,7 @@ async def test_a_registry_that_restarts_while_it_is_read_is_read_to_the_end(tmp_
         counting = _CountingClient(20)
         async with counting:
             reading = asyncio.create_task(RegistrySource("r", HttpRegistry(url, counting)).read_all())
-            await asyncio.wait_for(counting.reached.wait(), 10)
+            await asyncio.wait_for(counting.reached.wait(), 60)
             await asyncio.to_thread(first.__exit__, None, None, None)
             port = int(url.rpartition(":")[2])
             second = docker_registry(tmp_path, port=port)

@@ -118,7 +118,7 @@ async def test_a_state_without_runs_is_launched_once_a_run_is_asked_for(
         assert not launched.is_set()
         with pytest.raises(UnknownRunError):
             await runs.get("missing")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await launching
     assert launched.is_set()
 

@@ -29,7 +29,7 @@ async def test_a_file_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
 async def test_a_state_folder_that_was_removed_is_not_made_anew(tmp_path: Path) -> None:
     """Which is said at once: to ask again would not help."""
     database = RunDatabase(f"sqlite:///{tmp_path}/state/runs.db")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(StateError, match="state is missing"):
             await database.prepare()
     database.close()
