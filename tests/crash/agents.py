@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,7 +103,7 @@ class KeptAgents:
         """Send a signal to the process of an agent."""
         self._programs[name].send(number)
 
-    def freeze(self, name: str, files: Iterable[Path] = ()) -> None:
+    def freeze(self, name: str, files: Sequence[Path] = ()) -> None:
         """Stop the process of an agent while it holds no lock of these SQLite files, until SIGCONT."""
         freeze(self._programs[name].process.pid, files)
 

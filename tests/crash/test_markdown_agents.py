@@ -33,7 +33,7 @@ from tests.crash.test_thinking import (
     open_storage,
 )
 from tests.crash.test_thinking_victims import CALLS, FROZEN_S, HUB, REQUESTS
-from tests.processes.freezing import freeze
+from tests.processes.freezing import freeze, list_databases
 from tests.processes.running import Program, program, wait_until
 from tests.requirements import requirement
 
@@ -197,7 +197,7 @@ async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub
             hub.url_in("hub at")
             asking = await begin(agents, retinue_home, "add 11")
             stack.enter_context(program("worker", cwd=tmp_path)).wait_for("worker on")
-            freeze(hub.process.pid, retinue_home.glob("*.db"))
+            freeze(hub.process.pid, list_databases(retinue_home))
             stays.unlink()
             check_run(await end_newest_run(database, tmp_path))
             hub.send(signal.SIGCONT)
@@ -262,7 +262,7 @@ class Frozen:
     async def freeze_agent(self, name: str, call: str, go_on: GoOn) -> None:
         """Freeze an agent in a call, longer than a lease; then the call goes on."""
         await self.reach(call)
-        await asyncio.to_thread(self.agents.freeze, name, self.home.glob("*.db"))
+        await asyncio.to_thread(self.agents.freeze, name, list_databases(self.home))
         go_on()
         await asyncio.sleep(FROZEN_S)
         self.agents.send(name, signal.SIGCONT)
@@ -285,7 +285,7 @@ class Frozen:
         async with looking_at(self.database, self.folder) as runs, asyncio.timeout(ENDS_WITHIN_S):
             run = (await runs.list_all())[0].id
             before = await count_resumptions(runs, run)
-            await asyncio.to_thread(freeze, node.process.pid, self.home.glob("*.db"))
+            await asyncio.to_thread(freeze, node.process.pid, list_databases(self.home))
             while await count_resumptions(runs, run) == before:
                 await asyncio.sleep(0.05)
         go_on()

@@ -23,7 +23,7 @@ from retinue.workflows.runs.records import RunRecord
 from tests.crash.agents import AGENT, KeptAgents
 from tests.crash.postgres import Postgres
 from tests.crash.test_nodes import finish_all, looking_at
-from tests.processes.freezing import freeze
+from tests.processes.freezing import freeze, list_databases
 from tests.processes.running import Program, execute, program, wait_until
 from tests.requirements import requirement
 
@@ -230,7 +230,7 @@ async def test_a_frozen_hub_loses_its_loop_to_a_worker_and_repeats_nothing_when_
             wait_until(lambda: "begin add 21" in agents.read_log(), "the third turn begins")
             with program("worker", cwd=tmp_path, environment=lease) as worker:
                 worker.wait_for("worker on")
-                freeze(hub.process.pid, retinue_home.glob("*.db"))
+                freeze(hub.process.pid, list_databases(retinue_home))
                 stays.unlink()
                 record = await end_run(f"sqlite:///{retinue_home}/runs.db", tmp_path, "r")
                 hub.send(signal.SIGCONT)

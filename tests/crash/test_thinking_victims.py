@@ -26,7 +26,7 @@ from tests.crash.test_thinking import (
     running,
     start_run,
 )
-from tests.processes.freezing import freeze
+from tests.processes.freezing import freeze, list_databases
 from tests.processes.running import Program, program, wait_until
 from tests.requirements import requirement
 
@@ -106,7 +106,7 @@ async def test_a_loop_ends_as_undisturbed_in_whichever_call_its_hub_is_frozen(
                 wait_until(partial(agents.has_passed, f"begin {call}"), call)
                 with program("worker", cwd=tmp_path, environment=environment) as worker:
                     worker.wait_for("worker on")
-                    freeze(hub.process.pid, retinue_home.glob("*.db"))
+                    freeze(hub.process.pid, list_databases(retinue_home))
                     stays.unlink()
                     record = await end_run(database, tmp_path, f"r-{number}")
                     hub.send(signal.SIGCONT)

@@ -7,7 +7,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,18 +18,22 @@ STOPPED = frozenset("TtZX")
 """The states in which a thread executes nothing, as the kernel names them."""
 
 
-def freeze(pid: int, files: Iterable[Path] = ()) -> None:
+def list_databases(home: Path) -> list[Path]:
+    """The SQLite files of a state folder."""
+    return list(home.glob("*.db"))
+
+
+def freeze(pid: int, files: Sequence[Path] = ()) -> None:
     """Stop a process while it holds the lock of none of the SQLite ``files``; a missing file is left out.
 
     The kernel keeps the locks of a stopped process, so nobody else could write before it goes on. SIGSTOP
     stops the threads one after the other and returns before. A thread that still runs can take the lock after
     a look at the file, so the look comes when all threads have stopped.
     """
-    chosen = list(files)
     for _ in range(TRIES):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: is_stopped(pid), f"all threads of {pid} stop")
-        if all(_is_writable(file) for file in chosen if file.exists()):
+        if all(_is_writable(file) for file in files if file.exists()):
             return
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
