@@ -351,7 +351,7 @@ def test_a_program_that_finds_no_room_ends_with_one_line_and_changes_nothing(dis
     command = [sys.executable, "-m", "retinue", *name_of(trial).split(), *SERVES[trial]]
     with disk.full():
         ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
         )
     assert ended.returncode == 8, ended.stderr
     check_line(disk, ended.stderr)

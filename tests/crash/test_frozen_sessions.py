@@ -37,7 +37,7 @@ async def test_what_a_frozen_session_holds_is_given_back_and_it_begins_again(
         connection.execute(change, {"running": 1})
         if tries == 1:
             holding.set()
-            goes_on.wait(30)
+            goes_on.wait(60)
         connection.execute(sa.text("SELECT 1"))
 
     writing = asyncio.create_task(frozen.write(stand_still))
@@ -66,7 +66,7 @@ async def test_what_a_session_holds_that_froze_between_two_rows_is_given_back(
     class Dumper(StrDumper):
         def dump(self, value: object) -> bytes:
             holding.set()
-            goes_on.wait(30)
+            goes_on.wait(60)
             return b"y"
 
     # before the first connection, which copies what is registered

@@ -191,7 +191,7 @@ def test_a_worker_without_a_join_token_says_what_is_missing(tmp_path: Path) -> N
         env={**os.environ, **worker.given(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode != 0

@@ -34,7 +34,7 @@ FILES = (*sorted(FOLDER.glob("*.yaml")), EXAMPLE)
 VERSION = "1.37"
 DATABASE = "postgresql://USER:PASSWORD@HOST/NAME?sslmode=require"
 JOIN = "JOIN-TOKEN"
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 def read_documents(kind: str) -> Iterator[dict[str, Any]]:
@@ -76,7 +76,7 @@ PODS = sorted(read_pods())
 
 def validate(file: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kubernetes_validate", "-k", VERSION, "--strict", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.soak

@@ -134,4 +134,4 @@ def test_with_few_files_allowed_half_are_for_clients_and_the_longest_waiting_mak
             check_half_open_connections_do_not_keep_others_out(line.split()[2])
         finally:
             hub.terminate()
-            hub.wait(30)
+            hub.wait(60)

@@ -38,7 +38,7 @@ def retinue(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         stdin=subprocess.DEVNULL,
     )
 

@@ -69,7 +69,7 @@ def _call_tool(url: str) -> str:
 
 def _post(url: str, request: object, head: Mapping[str, str]) -> Any:
     headers = {**_ONCE, **head}
-    return urllib3.request("POST", url, json=request, headers=headers, timeout=30.0, retries=False).json()
+    return urllib3.request("POST", url, json=request, headers=headers, timeout=120.0, retries=False).json()
 
 
 def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
@@ -243,7 +243,7 @@ class _Client:
     """One connection to a hub, which stays with its process."""
 
     def __init__(self, port: int) -> None:
-        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=1, timeout=30.0, retries=False)
+        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=1, timeout=120.0, retries=False)
 
     def _post(self, path: str, request: object, head: Mapping[str, str]) -> Any:
         accept = {"accept": "application/json, text/event-stream"}

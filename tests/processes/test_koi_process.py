@@ -27,7 +27,7 @@ from tests.processes.inside import inside
 from tests.processes.running import Program, descendants, is_running, program
 from tests.requirements import requirement
 
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
@@ -225,7 +225,7 @@ def test_a_wrong_configuration_is_one_line_with_the_remedy(
         env={"RETINUE_HOME": str(tmp_path / "state"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode != 0

@@ -79,7 +79,7 @@ def ask(url: str, method: str, path: str, headers: Mapping[str, str], body: byte
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode()
     answer = bytearray()
-    with socket.create_connection((str(parts.hostname), parts.port or 80), timeout=10) as connection:
+    with socket.create_connection((str(parts.hostname), parts.port or 80), timeout=120) as connection:
         connection.sendall(head + body)
         # the first request of a protocol may load what it needs; its end is the end of a stream, too
         with contextlib.suppress(TimeoutError, ConnectionError):

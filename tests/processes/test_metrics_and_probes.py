@@ -18,7 +18,7 @@ from tests.processes.running import execute, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
 
 CLOSED = {"RETINUE_AUTH__ANONYMOUS": "false"}
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

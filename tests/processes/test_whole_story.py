@@ -160,7 +160,7 @@ story-planner · go_a mcp failed recursion_limit 5
 story-checker · query_capabilities workflow done 1
 story-checker · check workflow done 1
 """
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -141,7 +141,7 @@ asyncio.run(ask())
 print("dbos" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "False"
 

@@ -414,7 +414,7 @@ async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
     def serve() -> None:
         with peer.take() as first:
             peer.answer(first)
-            asked_again.wait(10)
+            asked_again.wait(60)
         ended.set()
         with peer.take() as second:
             peer.answer(second)
@@ -424,7 +424,7 @@ async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
     await either.request("POST", peer.url, body=b"{}", timeout_s=60)
     # the loop is busy while the connection ends, so that only the kernel knows
     asked_again.set()
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert (await either.request("POST", peer.url, body=b"{}", timeout_s=60)).body == b"ok"
     await server
     assert peer.served == 2

@@ -789,7 +789,7 @@ class HeldLaunch:
 
     def __call__(self) -> None:
         self.has_begun.set()
-        assert self.may_go_on.wait(20)
+        assert self.may_go_on.wait(60)
         self._launch()
 
 

@@ -158,7 +158,7 @@ def test_a_demo_without_room_is_one_line(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
     finally:
