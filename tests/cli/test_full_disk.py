@@ -344,7 +344,7 @@ def test_a_command_that_finds_no_room_says_so_in_one_line_and_changes_nothing(
     assert {one["run"]: one["status"] for one in shown} == {"waiting": "running", "cancelled": "cancelled"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("trial", SERVES)
 def test_a_program_that_finds_no_room_ends_with_one_line_and_changes_nothing(disk: Disk, trial: str) -> None:
     before = disk.read()

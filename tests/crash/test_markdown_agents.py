@@ -185,7 +185,7 @@ async def test_without_a_hub_a_caller_that_goes_away_ends_the_loop_unless_it_gav
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub(
     tmp_path: Path, retinue_home: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +298,7 @@ async def count_resumptions(runs: Runs, run: str) -> int:
 
 @requirement("T-01")
 @requirement("T-09")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_the_caller_gets_its_answer_whoever_is_frozen_in_its_loop(
     tmp_path: Path, retinue_home: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,7 +181,7 @@ def hub_arguments() -> tuple[str, ...]:
 
 @requirement("T-01")
 @requirement("T-03")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_loop_ends_as_undisturbed_whoever_of_its_processes_is_killed(
     tmp_path: Path, retinue_home: Path, hub_arguments: tuple[str, ...]
 ) -> None:
@@ -217,7 +217,7 @@ async def test_a_loop_ends_as_undisturbed_whoever_of_its_processes_is_killed(
 
 
 @requirement("T-09")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_frozen_hub_loses_its_loop_to_a_worker_and_repeats_nothing_when_it_thaws(
     tmp_path: Path, retinue_home: Path, hub_arguments: tuple[str, ...]
 ) -> None:

@@ -135,7 +135,7 @@ def test_the_service_leads_to_the_hub_and_the_workers_join_it_there() -> None:
     assert url in make_service("worker").arguments
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_pods_started_as_processes_are_ready_and_share_the_database(tmp_path: Path) -> None:
     ports = {"9000": str(reserve_port()), "9100": str(reserve_port())}
     places = {f"retinue-hub:{shown}": f"127.0.0.1:{real}" for shown, real in ports.items()}

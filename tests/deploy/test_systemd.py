@@ -145,7 +145,7 @@ def started_without_writable_code(service: Service, folder: Path) -> Iterator[su
             process.terminate()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_worker_takes_over_from_the_hub_of_its_machine_and_needs_no_writable_code(
     tmp_path: Path,
 ) -> None:

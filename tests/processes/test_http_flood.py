@@ -28,7 +28,7 @@ from tests.mcp.upstream.test_imports import running
 from tests.serving import serve_app
 from tests.system import Hub, System
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 CHANGES = "it floods the stream of its changes: over 1 MB a second"
 FLOODS = [one for one in PIECES if one not in ("start", "answer", "odd ids")]
 """The floods of a stream of changes."""

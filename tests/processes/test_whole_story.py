@@ -162,7 +162,7 @@ story-checker · check workflow done 1
 """
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass

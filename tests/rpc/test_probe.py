@@ -144,7 +144,7 @@ async def test_one_agent_that_hangs_holds_up_no_other_and_the_list_is_whole(http
             directory.upsert(make_listing("plan-agent", url=url))
             directory.upsert(make_listing("dead-agent", url=hanging))
             probing = asyncio.create_task(
-                probe(directory, agent_stats, directory.list_all(), http, timeout_s=0.5)
+                probe(directory, agent_stats, directory.list_all(), http, timeout_s=1.5)
             )
             await probing
     assert {one.record.name: one.health for one in directory.list_all()} == {
