@@ -142,11 +142,19 @@ def _list_children(process: int) -> set[int]:
 
 
 def _find_leader(home: Path, processes: set[int]) -> int:
-    """The process that holds the lock of the leader."""
+    """The process that holds the lock of the leader, as soon as one does."""
     lock = (home / "hub-leader.lock").stat().st_ino
-    lines = Path("/proc/locks").read_text().splitlines()
-    (leader,) = {int(line.split()[4]) for line in lines if f":{lock} " in line} & processes
-    return leader
+    leaders = set[int]()
+
+    def is_led() -> bool:
+        lines = Path("/proc/locks").read_text().splitlines()
+        # a line of one that waits has an arrow in front of the kind
+        holding = (line.split() for line in lines if f":{lock} " in line and "->" not in line)
+        leaders.update({int(words[4]) for words in holding} & processes)
+        return bool(leaders)
+
+    wait_until(is_led, "a process leads")
+    return leaders.pop()
 
 
 _ASKING = '''
