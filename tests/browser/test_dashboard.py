@@ -186,9 +186,7 @@ async def test_a_draft_is_checked_while_typing_saved_and_run(running: Running, b
         await expect(page.get_by_role("status").last).to_contain_text("Stored as mine")
         await page.get_by_label("Input of a run").fill('{"n": 41}')
         await page.get_by_role("button", name="Run").click()
-        await expect(page.locator("section", has_text="Output").locator("pre").first).to_have_text(
-            "42"
-        )
+        await expect(page.locator("section", has_text="Output").locator("pre").first).to_have_text("42")
         await page.goto(f"{running.url}/ui/workflows/mine")
         await page.get_by_role("link", name="Change a copy").click()
         await expect(page.get_by_label("YAML or JSON")).to_have_value(re.compile('"skill": "plus"'))

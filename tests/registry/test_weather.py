@@ -146,7 +146,9 @@ async def test_weather_over_one_agent_is_named_and_the_others_stay(
         await publish(layout, good)
     await layout.push_package("agents/bad", "v1", package(card("bad")))
     storm.rules = dict(rules)
-    source = RegistrySource("under test", HttpRegistry(url, client, timeout_s=2.0 if name in SILENT else 60.0))
+    source = RegistrySource(
+        "under test", HttpRegistry(url, client, timeout_s=2.0 if name in SILENT else 60.0)
+    )
     directory = Directory(MemoryListings(), [source])
     found = await directory.resolve_skill(SKILL, MESH)
     assert [one.name for one in found] == ["build", "plan"]
