@@ -16,7 +16,7 @@ _PRESSURE = Path("/proc/pressure/cpu")
 
 
 def read_waited_s() -> float | None:
-    """How long some program of this machine has waited for a processor, None where the kernel keeps no count."""
+    """How long some program has waited for a processor; None where the kernel does not count it."""
     try:
         first_line = _PRESSURE.read_text().splitlines()[0]
     except OSError:
