@@ -18,7 +18,7 @@ from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
 from retinue.dashboard.frame import PAGE, Page, PageFrame, describe_error, read_entries, read_number
 from retinue.dashboard.open_calls import ANSWER_WITHIN_S, OpenCall, OpenCalls
 from retinue.dashboard.questions import Question, make_question, read_answer
-from retinue.dashboard.result_files import ResultFiles
+from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from retinue.approvals.records import SCOPE
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, InvalidRequestError, UnknownApprovalError
-from retinue.dashboard.artifact_files import ArtifactFiles
+from retinue.dashboard.files.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
 from retinue.dashboard.drawings.conversation import (
@@ -38,7 +38,7 @@ from retinue.dashboard.frame import (
     read_number,
 )
 from retinue.dashboard.questions import Question, make_question, read_answer
-from retinue.dashboard.result_files import ResultFiles
+from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run", "answer_approval")

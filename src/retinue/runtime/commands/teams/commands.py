@@ -208,8 +208,8 @@ class TeamCommands:
 
     async def compare(self, old: str, new: str) -> Comparison:
         """The differences of two teams by ability. Their files are checked, and nothing is run."""
-        before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
-        return Comparison(before.team, after.team, _compare(before, after))
+        before, after = [await read_content(await self.pull(text)) for text in (old, new)]
+        return Comparison(before.team, after.team, compare_content(before, after))
 
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
@@ -400,7 +400,7 @@ class TeamCommands:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
         files = {file.path: (folder / file.path).read_bytes() for file in active.files}
-        changes = _compare(TeamContent(active, files), await _read_content(pulled))
+        changes = compare_content(TeamContent(active, files), await read_content(pulled))
         return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
@@ -497,10 +497,11 @@ def _refuse_existing(path: Path) -> None:
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
 
 
-def _compare(old: TeamContent, new: TeamContent) -> list[Change]:
+def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
+    """The differences of two teams by ability, with those of their policies."""
     return [*compare_teams(old, new), *compare_policies(old, new)]
 
 
-async def _read_content(pulled: PulledTeam) -> TeamContent:
+async def read_content(pulled: PulledTeam) -> TeamContent:
     """A team with its checked files, in memory."""
     return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})

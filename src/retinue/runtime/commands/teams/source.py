@@ -15,6 +15,8 @@ from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, parse_defin
 from retinue.team.files import MAX_FILE_BYTES, MAX_FILES, TeamFile, find_list_problem, find_path_problem
 from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config
 from retinue.team.lock import TeamLock, parse_lock
+from retinue.team.trace import FOLDER as TRACES
+from retinue.team.trace import parse_trace
 
 LOCKS = "locks"
 """The folder of the lock files of imports, below that of ``team.toml``."""
@@ -108,6 +110,10 @@ def _read_all(folder: Path, definition: TeamDefinition) -> Iterator[TeamFile]:
     for glob in ("policies/*.cedar", "policies/tests/*.yaml"):
         for path in _find(folder, glob, "policies"):
             yield TeamFile(path, "policies", _read_file(folder, path))
+    for path in _find(folder, f"{TRACES}/*.json", TRACES):
+        content = _read_file(folder, path)
+        parse_trace(content, where=path)
+        yield TeamFile(path, "traces", content)
     for name, table in definition.imports.items():
         if table.openapi is not None:
             document = _read_file(folder, table.openapi, f"imports.{name}.openapi")
