@@ -26,7 +26,7 @@ async def site(retinue_home: Path) -> AsyncIterator[Site]:
 
 
 async def test_the_page_of_two_digests_shows_what_diff_prints(site: Site, write_team: WriteTeam) -> None:
-    owner, member = f"Bearer {site.system.state.owner_token()}", site.token("mesh", name="eve")
+    owner = f"Bearer {site.system.state.owner_token()}"
     empty = (await site.read("/ui/teams", owner)).body.decode()
     assert "No teams." in empty
     async with open_teams(Settings(), site.system.state) as teams:
@@ -48,7 +48,8 @@ async def test_the_page_of_two_digests_shows_what_diff_prints(site: Site, write_
 
 
 @pytest.mark.parametrize(
-    ("query", "status"), [("?from=sha256:1&to=x", 400), (f"?from=sha256:{'1' * 64}&to=sha256:{'2' * 64}", 404)]
+    ("query", "status"),
+    [("?from=sha256:1&to=x", 400), (f"?from=sha256:{'1' * 64}&to=sha256:{'2' * 64}", 404)],
 )
 async def test_other_digests_and_other_visitors_see_nothing(site: Site, query: str, status: int) -> None:
     owner, member = f"Bearer {site.system.state.owner_token()}", site.token("mesh", name="eve")

@@ -17,13 +17,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
-from retinue.dashboard.files import artifact_files, result_files
 from retinue.dashboard.agent_pages import AgentPages
-from retinue.dashboard.files.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings.shapes import place_bars
 from retinue.dashboard.figures import measure
+from retinue.dashboard.files import artifact_files, result_files
+from retinue.dashboard.files.artifact_files import ArtifactFiles
+from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
@@ -31,7 +32,6 @@ from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.policy_pages import PolicyPages
 from retinue.dashboard.recent_calls import RecentCalls
 from retinue.dashboard.rendering import read_static
-from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import Note, SignInPages, Verify

@@ -69,7 +69,9 @@ def _check_owner(principal: Principal) -> None:
     if SCOPE in principal.scopes or principal.kind == "local":
         return
     if principal.kind == "anonymous":
-        raise NotAuthenticatedError("this page is for the owner of the mesh", remedy="sign in: retinue dashboard")
+        raise NotAuthenticatedError(
+            "this page is for the owner of the mesh", remedy="sign in: retinue dashboard"
+        )
     raise InsufficientScopeError(
         "teams are shown to a holder of the scope approves",
         scopes=(SCOPE,),

@@ -1,4 +1,4 @@
-"""``retinue record-team`` and ``replay-team``: record calls of a team, and play them against another digest."""
+"""``retinue record-team`` and ``replay-team``: record calls of a team, and play them against a digest."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of the trace, such as traces/FRIDAY.json of the team's folder.",
 )
-@click.option("--for", "for_s", metavar="S", default=60.0, type=click.FloatRange(0.1, 86_400), help="Seconds; 60.")
-@click.option("--calls", metavar="N", default=500, type=click.IntRange(1, 500), help="End after N calls; 500.")
+@click.option(
+    "--for", "for_s", metavar="S", default=60.0, type=click.FloatRange(0.1, 86_400), help="Seconds; 60."
+)
+@click.option(
+    "--calls", metavar="N", default=500, type=click.IntRange(1, 500), help="End after N calls; 500."
+)
 @click.option("--yes", "is_agreed", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
@@ -40,7 +44,7 @@ def record_team(
 
     The trace has the arguments and results of these calls, and the replies of models in them, for retinue
     replay-team. It has no calls of others. Keys, numbers of cards and accounts, mail addresses, phone numbers
-    and the values of the team's secrets are masked. Only you can read the file. Look at it before you pack it.
+    and the values of the team's secrets are masked. Only you can read the file. Read it before you pack it.
     """
     trace = run_command(_record(name, output, for_s, calls, is_agreed, force))
     masked = sum(bool(call.masked) for call in trace.calls)
@@ -58,16 +62,14 @@ def record_team(
 async def _record(
     name: str, output: Path, for_s: float, calls: int, is_agreed: bool, force: bool
 ) -> TeamTrace:
-    from retinue.core.errors import InvalidSettingError
+    from retinue.runtime.commands.teams.commands import refuse_existing
     from retinue.runtime.commands.teams.recording import RecordOptions, find_running, record_calls
     from retinue.storage.files import replace_file, storage_errors
     from retinue.team.trace import render_trace
 
     session = open_session()
     team = find_running(session.state, name)
-    if output.exists() and not force:
-        remedy = "overwrite it with --force, or choose another name"
-        raise InvalidSettingError("--output", f"{output} exists", remedy=remedy)
+    refuse_existing(output, force=force)
     if not is_agreed:
         _ask_to_record(name, output, for_s)
     trace = await record_calls(session.state, team, RecordOptions(for_s, calls), note)

@@ -15,8 +15,8 @@ from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.server import Dashboard
-from retinue.dashboard.team_pages import KnownTeams
 from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, BrowserSessions, SessionMiddleware
+from retinue.dashboard.team_pages import KnownTeams
 from retinue.hub.workflows import RunStarter
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
@@ -54,9 +54,7 @@ class ServingProcesses:
     count: int
 
 
-def make_dashboard(
-    process: Process, run_store: RunStore, teams: KnownTeams | None = None
-) -> HubDashboard:
+def make_dashboard(process: Process, run_store: RunStore, teams: KnownTeams | None = None) -> HubDashboard:
     """The dashboard of a hub."""
     # reads leave no event: a page that is looked at calls several skills every second
     dispatcher, directory = process.dispatcher, process.get(Directory)

@@ -40,7 +40,7 @@ _HIDDEN = "[secret]"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is recorded: the calls of ``caller`` to the agents ``names``, until ``until`` (seconds since 1970)."""
+    """The calls of ``caller`` to the agents ``names`` are recorded until ``until``, seconds since 1970."""
 
     id: str
     team: str
@@ -135,7 +135,9 @@ class CallRecorder:
             asks=asks[:_SHOWN_CHARACTERS],
             request=digest_request(request),
             reply=reply,
-            usage={key: usage[key] for key in ("input_tokens", "output_tokens") if type(usage.get(key)) is int},
+            usage={
+                key: usage[key] for key in ("input_tokens", "output_tokens") if type(usage.get(key)) is int
+            },
         ).model_dump(mode="json")
 
     def _mask(self, value: Any) -> tuple[Any, tuple[str, ...]]:

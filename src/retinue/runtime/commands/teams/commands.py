@@ -186,8 +186,7 @@ class TeamCommands:
 
         Raises InvalidSettingError for a file that exists unless ``force`` is true.
         """
-        if not force:
-            _refuse_existing(output)
+        refuse_existing(output, force=force)
         packages = {pulled.team.version: await pulled.pull_package()}
         if pulled.signatures:
             subject = Descriptor(MANIFEST_TYPE, pulled.team.digest, len(pulled.manifest_bytes))
@@ -491,8 +490,9 @@ class TeamCommands:
         return StartedTeam(team, programs, checks, before=row.active)
 
 
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise InvalidSettingError for a file that exists, unless ``force`` is true."""
+    if path.exists() and not force:
         remedy = "overwrite it with --force, or choose another name with -o"
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
 

@@ -23,8 +23,8 @@ from retinue.team.package import PREFIX
 async def list_known(state: State) -> list[dict[str, Any]]:
     """The digests by team, the newest version first: ``team``, ``version``, ``digest`` and ``status``.
 
-    ``status`` is ``running``, ``kept`` (it ran, and its files are here) or ``packed``. Of a tag that cannot be
-    read nothing is listed.
+    ``status`` is ``running``, ``kept`` (it ran, and its files are here) or ``packed``. A tag that cannot be
+    read is left out.
     """
     known: dict[str, dict[str, Any]] = {}
     store = TeamStore(state)

@@ -7,10 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from collections.abc import Iterator
 
 from retinue.core.errors import StateError
 from retinue.processes.environment import select_inherited
@@ -32,28 +31,15 @@ def temporary_state() -> Iterator[State]:
 
 
 @asynccontextmanager
-async def private_hub(
-    state: State, folder: Path, environ: Mapping[str, str], arguments: Sequence[str] = ()
-) -> AsyncIterator[str]:
+async def private_hub(state: State, folder: Path, environ: Mapping[str, str]) -> AsyncIterator[str]:
     """Run a bare hub with the settings of ``folder``, and give its URL.
 
     Of ``environ`` it gets what every child of a hub gets, so it has no key of a model. Raises StateError with
     the last lines that a hub has printed which does not start.
     """
-    own = {name: value for name, value in environ.items() if name.startswith("PYTHON")}
-    log = state.root / "private-hub.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "retinue", "hub", "--bare", "--port", "0", *arguments],
-            cwd=folder,
-            env={**select_inherited(environ), **own, "RETINUE_HOME": str(state.root)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = _start(state, folder, environ)
     try:
-        yield await _wait_until_ready(state, process, log)
+        yield await _wait_until_ready(state, process)
     finally:
         process.terminate()
         try:
@@ -63,15 +49,36 @@ async def private_hub(
             await asyncio.to_thread(process.wait)
 
 
-async def _wait_until_ready(state: State, process: subprocess.Popen[bytes], log: Path) -> str:
+def _start(state: State, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    own = {name: value for name, value in environ.items() if name.startswith("PYTHON")}
+    with _log_of(state).open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "retinue", "hub", "--bare", "--port", "0"],
+            cwd=folder,
+            env={**select_inherited(environ), **own, "RETINUE_HOME": str(state.root)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _log_of(state: State) -> Path:
+    return state.root / "private-hub.log"
+
+
+async def _wait_until_ready(state: State, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline:
         hub = state.read_hub()
         if hub is not None and hub.is_ready:
             return hub.url
         if process.poll() is not None:
-            lines = log.read_text("utf-8", "replace").strip().splitlines()
-            printed = " · ".join(lines[-_SHOWN_LINES:]) or "it printed nothing"
-            raise StateError(f"the hub of the replay does not start: {printed}")
+            raise StateError(f"the hub of the replay does not start: {_read_end(_log_of(state))}")
         await asyncio.sleep(_POLL_S)
     raise StateError(f"the hub of the replay was not ready within {START_WITHIN_S:.0f} s")
+
+
+def _read_end(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return " · ".join(lines[-_SHOWN_LINES:]) or "it printed nothing"

@@ -101,16 +101,20 @@ async def _wait_for_hub(state: State, folder: Path) -> None:
     hub = state.read_hub()
     processes = 1 if hub is None else hub.processes
     deadline = time.monotonic() + BEGIN_WITHIN_S
-    while len(list(folder.glob("*.jsonl"))) < processes:
+    while len(_list_files(folder)) < processes:
         if time.monotonic() > deadline:
             raise StateError("the hub does not begin to record", remedy="does it answer? retinue status")
         await asyncio.sleep(_POLL_S)
 
 
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl"))
+
+
 def _read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows that the processes of the hub have written whole."""
     rows: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("*.jsonl")):
+    for file in _list_files(folder):
         rows += [orjson.loads(line) for line in file.read_bytes().split(b"\n") if line]
     return rows
 

@@ -139,7 +139,9 @@ def _find_trace(team: Team, files: Sequence[TeamFile], trace_file: Path | None) 
         try:
             trace = parse_trace(trace_file.read_bytes(), where=str(trace_file))
         except OSError as error:
-            raise InvalidSettingError("--trace", f"{trace_file}: {error.strerror}", remedy="check the path") from None
+            raise InvalidSettingError(
+                "--trace", f"{trace_file}: {error.strerror}", remedy="check the path"
+            ) from None
         traces = [trace]
     else:
         traces = [parse_trace(file.content, where=file.path) for file in files if file.layer == "traces"]
@@ -151,7 +153,9 @@ def _find_trace(team: Team, files: Sequence[TeamFile], trace_file: Path | None) 
         raise InvalidSettingError("--trace", problem, remedy="pass a trace of this team")
     calls = [call for trace in traces for call in trace.calls]
     if not calls:
-        raise InvalidSettingError("--trace", "the trace has no calls", remedy="record one while calls are made")
+        raise InvalidSettingError(
+            "--trace", "the trace has no calls", remedy="record one while calls are made"
+        )
     completions = [reply for trace in traces for reply in trace.completions]
     omitted = sum(trace.omitted for trace in traces)
     return traces[0].model_copy(
@@ -169,10 +173,10 @@ def _share_environments(state: State, own: State) -> None:
 
 def _install(own: State, team: Team, files: Sequence[TeamFile]) -> Team:
     """Install a digest without its models, its imports at addresses and its check; returns it as it runs."""
-    imports = {name: table for name, table in team.definition.imports.items() if table.package or table.openapi}
-    definition = team.definition.model_copy(
-        update={"llm": {}, "imports": imports, "check": TeamCheck()}
-    )
+    imports = {
+        name: table for name, table in team.definition.imports.items() if table.package or table.openapi
+    }
+    definition = team.definition.model_copy(update={"llm": {}, "imports": imports, "check": TeamCheck()})
     offline = replace(team, definition=definition)
     store = TeamStore(own)
     store.install(
@@ -227,7 +231,9 @@ async def _wait_for_models(client: MeshClient, models: Mapping[str, Path]) -> No
         if not missing:
             return
         if time.monotonic() > deadline:
-            raise StateError(f"the recorded model {min(missing)} was not ready within {MODELS_WITHIN_S:.0f} s")
+            raise StateError(
+                f"the recorded model {min(missing)} was not ready within {MODELS_WITHIN_S:.0f} s"
+            )
         await asyncio.sleep(_POLL_S)
 
 
