@@ -49,7 +49,7 @@ async def test_the_page_of_two_digests_shows_what_diff_prints(site: Site, write_
 
 @pytest.mark.parametrize(
     ("query", "status"),
-    [("?from=sha256:1&to=x", 400), (f"?from=sha256:{'1' * 64}&to=sha256:{'2' * 64}", 404)],
+    [("?from=sha256:1&to=x", 422), (f"?from=sha256:{'1' * 64}&to=sha256:{'2' * 64}", 404)],
 )
 async def test_other_digests_and_other_visitors_see_nothing(site: Site, query: str, status: int) -> None:
     owner, member = f"Bearer {site.system.state.owner_token()}", site.token("mesh", name="eve")

@@ -43,12 +43,6 @@ def test_a_recorded_trace_shows_what_another_digest_answers_differently(tmp_path
         retinue("lock", "editorial", cwd=tmp_path)
         return retinue("pack", "editorial", cwd=tmp_path).strip()
 
-    def replay(digest: str, *options: str) -> tuple[int, dict[str, object], list[str]]:
-        done = run_command("replay-team", digest, "--yes", "--json", *options, cwd=tmp_path)
-        assert done.stdout, done.stderr
-        reply = orjson.loads(done.stdout)
-        return done.returncode, reply["counts"], [f"{row['call']} {row['text']}" for row in reply["calls"]]
-
     first = pack("0.1.0")
     with (
         program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
@@ -60,31 +54,28 @@ def test_a_recorded_trace_shows_what_another_digest_answers_differently(tmp_path
         refused = run_command("record-team", "editorial", "-o", "no.json", cwd=tmp_path)
         assert (refused.returncode, "no calls of others" in refused.stderr) == (2, True)
         trace = traces / "calls.json"
-        options = ("-o", str(trace), "--calls", "3", "--yes")
+        options = ("-o", str(trace), "--calls", "4", "--yes")
         with program("record-team", "editorial", *options, cwd=tmp_path) as recording:
             recording.wait_for("recording for")
-            retinue("call", "greet", '{"name": "Ada"}', cwd=tmp_path)
-            retinue("call", "greet", '{"name": "ada@example.org"}', cwd=tmp_path)
+            for name in ("Ada", "Bo", "ada@example.org"):
+                retinue("call", "greet", f'{{"name": "{name}"}}', cwd=tmp_path)
             retinue("call", "host", '{"prompt": "Greet Ada."}', cwd=tmp_path)
             assert recording.wait() == 0, recording.output
         assert "ada@example.org" not in trace.read_text()
         assert trace.stat().st_mode & 0o777 == 0o600
-        assert not list(tmp_path.rglob("recording*.json*"))
+        state = tmp_path / "retinue-home" / "teams"
+        assert [place.name for place in state.glob("recording*")] == ["recording.json.lock"]
 
-    second = pack("0.2.0")
-    assert replay(second) == (
-        0,
-        {"equal": 2, "different": 0, "failed": 0, "cannot_tell": 1},
-        [
-            "editorial-greeter/greet ",
-            "editorial-greeter/greet its arguments are masked in the trace",
-            "host/host ",
-        ],
-    )
-    agent.write_text(agent.read_text().replace("Hello", "Salve"))
-    host.write_text(HOST.replace("You greet guests.", "You greet guests warmly."))
-    third = pack("0.3.0")
-    status, counts, rows = replay(third, "--trace", str(traces / "calls.json"))
-    assert (status, counts) == (1, {"equal": 0, "different": 1, "failed": 0, "cannot_tell": 2})
-    assert rows[0] == "editorial-greeter/greet 1 place"
-    assert rows[2] == "host/host its model is asked something else: system"
+    agent.write_text(agent.read_text().replace('"Hello, {name}!"', '"Hello, {name}!".replace("Bo", "Bob")'))
+    second = pack("0.2.0")  # with the trace as a layer
+    done = run_command("replay-team", second, "--yes", "--json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    reply = orjson.loads(done.stdout)
+    assert reply["counts"] == {"equal": 2, "different": 1, "failed": 0, "cannot_tell": 1}
+    assert [(row["call"], row["verdict"], row["text"]) for row in reply["calls"]] == [
+        ("editorial-greeter/greet", "equal", ""),
+        ("editorial-greeter/greet", "different", "1 place"),
+        ("editorial-greeter/greet", "cannot tell", "its arguments are masked in the trace"),
+        ("host/host", "equal", ""),
+    ]
+    assert reply["calls"][1]["details"] == ["result.text: Hello, [-Bo-]{+Bob+}!"]

@@ -42,7 +42,7 @@ def value(content: Any) -> RecordedAnswer:
     [
         (value({"a": [1, "x"]}), value({"a": [1.0, "x"]}), "equal", ""),
         (value({"a": 1}), value({"a": True}), "different", "result.a: 1 → True"),
-        (value({"a": 1}), value({"b": 1}), "different", "result.a: 1 → nothing"),
+        (value({"a": 1, "b": 1}), value({"b": 1}), "different", "result.a: 1 → nothing"),
         (value([1, 2]), value([1]), "different", "result: list of 2 → list of 1"),
         (value("one two"), value("one three"), "different", "result: one [-two-]{+three+}"),
         (value(None), RecordedAnswer(error="busy"), "failed", ""),
@@ -132,7 +132,7 @@ async def test_a_recording_on_a_full_disk_is_one_error(
     team: Team = (await teams.pack(write_team(), registry=None, output=None)).team
     TeamStore(state).write_row(TeamRow("words", team.digest))
     monkeypatch.setattr(record_commands, "replace_file", fail)
-    with pytest.raises(StateError, match="No space left"):
+    with pytest.raises(StateError, match="no space left"):
         await record_calls(state, team, RecordOptions(1.0), print)
     assert not marker_of(state).exists()
 

@@ -114,7 +114,7 @@ def pack_team(definition: TeamDefinition, lock: TeamLock, files: Sequence[TeamFi
 
 def render_config(definition: TeamDefinition, lock: TeamLock, rows: Sequence[FileRow]) -> bytes:
     """The canonical JSON of a definition, its lock and its list of files."""
-    files = [
+    files: list[dict[str, Any]] = [
         {"path": row.path, "layer": row.layer, "size": row.size_bytes, "sha256": row.sha256} for row in rows
     ]
     return rfc8785.dumps(

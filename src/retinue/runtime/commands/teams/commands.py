@@ -35,6 +35,11 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
+from retinue.runtime.commands.teams.schedules import (
+    list_schedule_names,
+    remove_schedules,
+    renew_schedules,
+)
 from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
@@ -279,6 +284,7 @@ class TeamCommands:
         fails, ``starting`` of the store puts the former values back.
         """
         former = self._store.read_secrets(row, team.digest)
+        await self._renew_schedules(team, only_missing=True)
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.names):
@@ -347,6 +353,17 @@ class TeamCommands:
                 return former  # a killed command had started it for the first time, and it was put back
             known = ", ".join(row.name for row in self._store.list_active()) or "none"
             raise InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
+
+    async def remove_schedules(self, name: str) -> None:
+        """Remove the schedules of a team that is down."""
+        if list_schedule_names(self._store, name):
+            async with open_client(self._settings, self._state) as client:
+                await remove_schedules(client, self._store, name)
+
+    async def _renew_schedules(self, team: Team, *, only_missing: bool = False) -> None:
+        if list_schedule_names(self._store, team.name):
+            async with open_client(self._settings, self._state) as client:
+                await renew_schedules(client, self._store, team, only_missing=only_missing)
 
     def list_rows(self) -> list[TeamRow]:
         """All teams that were ever started here, by name; those of killed commands are put back first."""
@@ -463,6 +480,7 @@ class TeamCommands:
 
     async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
         await follow_rollout(self._store, self._state, team.name, team.digest, echo)
+        await self._renew_schedules(team)
         check = team.definition.check
         checks = len(check.calls) + (check.workflow is not None)
         programs = len(team.definition.agents) + len(team.definition.imports)
@@ -486,7 +504,8 @@ class TeamCommands:
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-        self._store.settle(started, team.names)
+            self._store.settle(started, team.names)
+            await renew_schedules(client, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
 
 

@@ -38,10 +38,10 @@ async def list_known(state: State) -> list[dict[str, Any]]:
     for repository in await registry.list_repositories():
         if repository.startswith(PREFIX):
             for tag in await registry.list_tags(repository):
-                digest = None if tag.startswith("sha256-") else await _find_digest(registry, repository, tag)
-                if digest is not None and digest not in known:
+                packed = None if tag.startswith("sha256-") else await _find_digest(registry, repository, tag)
+                if packed is not None and packed not in known:
                     name = repository.removeprefix(PREFIX)
-                    known[digest] = {"team": name, "version": tag, "digest": digest, "status": "packed"}
+                    known[packed] = {"team": name, "version": tag, "digest": packed, "status": "packed"}
     return sorted(known.values(), key=_sort_key)
 
 
