@@ -60,9 +60,10 @@ _SKILL = {
 def find_errors(
     policy: Mapping[str, Any], reads: Mapping[Path, ValueType], *, is_owners: bool = False
 ) -> list[str]:
-    """The errors of one policy in its JSON form, sorted because the engine's order varies; [] for a valid one.
+    """The errors of one policy in its JSON form; [] for a valid one.
 
-    ``is_owners`` tells that the policy is about owner actions.
+    They are sorted, because the engine's order varies. ``is_owners`` tells that the policy is about owner
+    actions.
     """
     bodies = {"templates": {}, "staticPolicies": {"policy": policy}, "templateLinks": []}
     text = cedarpy.policies_from_json_str(json.dumps(bodies))
