@@ -125,6 +125,7 @@ ELSEWHERE = {
         ("lock", "pack", "up", "down"),
         "tests/team/test_team_attacks.py::test_a_full_disk_leaves_no_file_of_a_digest",
     ),
+    "record-team": "tests/team/test_team_replay.py::test_a_recording_on_a_full_disk_is_one_error",
     "imports login": "tests/runtime/test_import_logins.py::test_a_login_on_a_full_disk_keeps_the_old_one",
 }
 """Commands that are tried by another test."""
@@ -146,7 +147,7 @@ READS = frozenset(
         "team",
     }
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"team", "diff"}
+    | {"team", "diff", "replay-team"}
     | {
         "policy check",
         "policy test",

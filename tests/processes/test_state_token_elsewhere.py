@@ -79,7 +79,7 @@ AT_NEITHER = frozenset(
         "restore",
         "status",
     )
-) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team", "diff"}
+) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team", "diff", "record-team", "replay-team"}
 
 INITIALIZE = {
     "jsonrpc": "2.0",
