@@ -345,14 +345,14 @@ def test_a_command_that_finds_no_room_says_so_in_one_line_and_changes_nothing(
     assert {one["run"]: one["status"] for one in shown} == {"waiting": "running", "cancelled": "cancelled"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("trial", SERVES)
 def test_a_program_that_finds_no_room_ends_with_one_line_and_changes_nothing(disk: Disk, trial: str) -> None:
     before = disk.read()
     command = [sys.executable, "-m", "retinue", *name_of(trial).split(), *SERVES[trial]]
     with disk.full():
         ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
         )
     assert ended.returncode == 8, ended.stderr
     check_line(disk, ended.stderr)
