@@ -18,7 +18,7 @@ WHEELS_LAYER, ARCHIVES_LAYER = "wheels", "npm"
 """The kinds of the layers of packages, which only ``retinue pack --vendor`` writes."""
 
 LAYERS = (
-    *("team", "agents", "prompts", "workflows", "policies", "documents", "imports"),
+    *("team", "agents", "prompts", "workflows", "policies", "documents", "imports", "traces"),
     *(WHEELS_LAYER, ARCHIVES_LAYER),
 )
 """The kinds of layers, in the order of the manifest."""
