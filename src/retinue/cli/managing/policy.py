@@ -38,14 +38,15 @@ def check(
 ) -> None:
     """Check the files of policies: syntax, types, and names that the mesh does not have.
 
-    FILE are files *.cedar or folders that are not in force; default: the policies in force. Exits with 2 for
-    files that are not valid, and with 1 if they do not fit the mesh.
+    FILE are files *.cedar or folders that are not in force; default: the policies in force, with those of the
+    teams that run. Exits with 2 for files that are not valid, and with 1 if they do not fit the mesh.
     """
     texts, policies = _load_checked(paths, default)
     findings: list[dict[str, str]] = []
     if not offline:
         groups = {name: list(globs) for name, globs in policies.groups.items()}
         request = {"files": texts, "groups": groups, "default": policies.default}
+        request |= {} if paths else {"with_teams": True}
         reply = ask_hub("check_policies", request, hub, as_owner=True)
         findings = reply["findings"]
     if as_json:
@@ -146,10 +147,9 @@ def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Map
     if paths:
         draft, in_force = read_drafts(paths)
         texts, groups = draft.files, draft.groups
-    else:
-        files, policies = _load()
-        texts, groups, in_force = files.read_texts(), policies.groups, policies.default
-    return texts, load_policies(texts, groups=groups, default=default or in_force)
+        return texts, load_policies(texts, groups=groups, default=default or in_force)
+    files, policies = _load(default)
+    return files.read_texts(), policies
 
 
 policy.add_command(replay)
@@ -158,10 +158,13 @@ for command in (profiles, add, remove, mode):
     policy.add_command(command)
 
 
-def _load() -> tuple[PolicyFiles, PolicySet]:
+def _load(default: Default | None = None) -> tuple[PolicyFiles, PolicySet]:
+    """The policies in force, with those of teams; with another ``policy.default`` if there is one."""
     from retinue.runtime.loading.policy_files import PolicyFiles
 
     session = open_session()
     table = session.settings.policy
+    if default is not None:
+        table = table.model_copy(update={"default": default})
     files = PolicyFiles.of(session.state.root, table)
     return files, files.load_all(table)
