@@ -67,8 +67,11 @@ MARK = "policy"
 ORIGIN = "origin"
 """The field of a trace with the id of the principal that began the chain of calls."""
 
-MAX_ORIGIN = 300
-"""Characters of that id; the fields of a trace are limited."""
+MAX_ORIGIN = 310
+"""Characters of that id in a trace, whose fields are limited; a longer one is unknown to further calls.
+
+That of a JWT has up to 304. A part of an id would be another id, about which no policy is.
+"""
 
 OWNERS_SKILLS = frozenset(
     {"answer_approval", "approve_similar", "list_approvals", "show_approval", "list_policies"}
@@ -516,7 +519,7 @@ def find_origin(call: Call) -> str:
     trace = call.trace
     # the run itself is a hop
     if trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1):
-        return call.principal.id[:MAX_ORIGIN]
+        return call.principal.id
     if trace.trusted and trace.extension is not None:
         origin = trace.extension.others.get(ORIGIN)
         if isinstance(origin, str):
@@ -544,14 +547,15 @@ def _render_sources(sources: Sources) -> dict[str, Any]:
 def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:
     """The trace with the note that policies have permitted this call, for the next process."""
     extension = trace.extension or TraceExtension()
-    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill), ORIGIN: origin}
-    return trace.with_extension(TraceExtension(extension.allowance, others))
+    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill)}
+    return note_origin(trace.with_extension(TraceExtension(extension.allowance, others)), origin)
 
 
 def note_origin(trace: TraceContext, origin: str) -> TraceContext:
     """The trace with the principal that began the chain; it does not say that the call is permitted."""
     extension = trace.extension or TraceExtension()
-    return trace.with_extension(TraceExtension(extension.allowance, {**extension.others, ORIGIN: origin}))
+    others = {**extension.others, ORIGIN: origin if len(origin) <= MAX_ORIGIN else ""}
+    return trace.with_extension(TraceExtension(extension.allowance, others))
 
 
 def has_passed(trace: TraceContext, digest: str, agent: str, skill: str) -> bool:

@@ -17,7 +17,7 @@ from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal, render_time
-from retinue.policies.gate import MAX_ORIGIN, OWNERS_SKILLS
+from retinue.policies.gate import OWNERS_SKILLS
 from retinue.policies.history.past_calls import Past, PastCall, SkillKey
 from retinue.policies.history.uncertain import Fact, find_unknown, weaken
 from retinue.policies.obligations import CountedBy
@@ -244,7 +244,7 @@ class Replay:
             **render_time(call.began_at, self.zone),
         }
         context = {name: facts[name] for name in names if name in facts}
-        origin = (call.origin or "")[:MAX_ORIGIN] if "origin" in names else None
+        origin = call.origin or "" if "origin" in names else None
         return CallFacts(caller, resource, CALL, call.render_arguments(), context, origin)
 
 
