@@ -309,7 +309,8 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         agent: str | None = None,
         arguments: Annotated[Json | None, Field(description="Default: none")] = None,
         caller: Annotated[
-            str | None, Field(description="The id of another caller; needs the scope approves")
+            str | None,
+            Field(description="The id of another caller; needs the scope approves", min_length=1),
         ] = None,
     ) -> Json:
         """Tells what the policies decide about a call, without making it: verdict, policies and why."""

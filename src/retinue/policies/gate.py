@@ -335,7 +335,11 @@ class Gate:
                 kept.forget()
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
-        """What the policies decide about a call that is not made, and the policies that concern its skill."""
+        """What the policies decide about a call that is not made, and the policies that concern its skill.
+
+        ``without`` is what the call would be without the policies that decide, and ``values`` of a policy are
+        the arguments that it reads, as they are in the call.
+        """
         resource = Resource.of(listing, skill)
         decision = self._decide(self.engine, call, resource)
         decides = {policy.id for policy in decision.policies}
@@ -345,12 +349,21 @@ class Gate:
             "policies": [policy.id for policy in decision.policies],
             "digest": self.engine.policies.digest,
             "concerned": [
-                {**_describe_policy(policy), "decides": policy.id in decides}
+                {
+                    **_describe_policy(policy),
+                    "decides": policy.id in decides,
+                    "values": _read_values(policy, call.arguments),
+                }
                 for policy in self.engine.select(resource, CALL, self._name(call.principal).id)
             ],
         }
         if decision.would_be is not None:
             row["would_be"] = self._render(decision.would_be, watched=True)
+        if decides:
+            policies = self.engine.policies
+            others = tuple(policy for policy in policies.policies if policy.id not in decides)
+            other = self._decide(Engine(replace(policies, policies=others)), call, resource)
+            row["without"] = {"verdict": other.verdict, "policies": [policy.id for policy in other.policies]}
         return {**row, "problem": decision.problem} if decision.problem else row
 
     def _find_facts(self, call: Call, names: frozenset[str]) -> dict[str, Any]:
@@ -497,6 +510,18 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
         **({} if policy.limit is None else {"limit": policy.limit.text}),
         "reads": [*(f"args.{name}" for name in arguments), *sorted(policy.reads.facts)],
     }
+
+
+def _read_values(policy: Policy, arguments: Any) -> dict[str, Any]:
+    """The arguments that a policy reads, by their paths; without those that are absent."""
+    values: dict[str, Any] = {}
+    for path in policy.reads.arguments:
+        value = arguments
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            values[".".join(path)] = value
+    return values
 
 
 def _is_owners(call: Call, listing: Listing) -> bool:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from retinue.runtime.loading.policy_files import PolicyFiles
 
 
+_SHOWN = 40
+"""Characters of an argument in a table."""
+
+
 @click.group()
 def policy() -> None:
     """Check, test and explain the policies of this mesh."""
@@ -105,12 +109,12 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
     """
     try:
         read = json.loads(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidParametersError([Problem("ARGUMENTS", f"not JSON: {error}")]) from None
     agent, _, name = skill.rpartition("/")
     request: dict[str, Any] = {"skill": name, "arguments": read}
     request |= {"agent": agent} if agent else {}
-    request |= {"caller": caller} if caller else {}
+    request |= {"caller": caller} if caller is not None else {}
     reply = ask_hub("explain_policies", request, hub, as_owner=True)
     if as_json:
         print_json(reply)
@@ -126,16 +130,28 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
             clean(row["id"]),
             row["effect"],
             "decides" if row["decides"] else "watched" if row["watched"] else "–",
-            clean(", ".join(row["reads"]) or "–"),
+            clean(", ".join(_render_read(name, row["values"]) for name in row["reads"]) or "–"),
             clean(row["reason"] or "–"),
             clean(row["file"]),
         )
         for row in reply["concerned"]
     ]
+    if without := reply.get("without"):
+        by = f" by {clean(', '.join(without['policies']))}" if without["policies"] else ""
+        note(f"without {clean(', '.join(reply['policies']))}: {without['verdict']}{by}")
     if rows:
         print_table(("POLICY", "EFFECT", "HERE", "READS", "REASON", "FILE"), rows)
     else:
         note("no policy concerns this skill")
+
+
+def _render_read(name: str, values: Mapping[str, Any]) -> str:
+    """What a policy reads; an argument with its value in the call."""
+    path = name.removeprefix("args.")
+    if path == name or path not in values:
+        return name
+    text = json.dumps(values[path], ensure_ascii=False)
+    return f"{name}={text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}"
 
 
 def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Mapping[str, str], PolicySet]:
