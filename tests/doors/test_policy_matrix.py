@@ -151,7 +151,9 @@ async def follow(bank: Bank, run: str) -> Reply:
     """What a run has come to."""
     async with asyncio.timeout(WAIT_S):
         while True:
-            shown = await bank.wire.call(bank.hub.url, "show_run", {"run": run}, authorization=bank.system.token)
+            shown = await bank.wire.call(
+                bank.hub.url, "show_run", {"run": run}, authorization=bank.system.token
+            )
             if "result" in shown.json and shown.result["status"] != "running":
                 return shown
             await asyncio.sleep(0.02)
@@ -171,7 +173,9 @@ async def run_schedule(bank: Bank) -> Reply:
     text = orjson.dumps({**test_policies.STEPS, "name": name, "schedule": {"cron": "0 3 * * *"}})
     await publish_workflow(bank.system.home, name, text, created=NOON)
     await bank.wire.call(bank.hub.url, "add_schedule", {"workflow": name}, **own)
-    ran = await bank.wire.call(bank.hub.url, "change_schedule", {"schedule": name, "change": "run_now"}, **own)
+    ran = await bank.wire.call(
+        bank.hub.url, "change_schedule", {"schedule": name, "change": "run_now"}, **own
+    )
     return await follow(bank, ran.result["run"])
 
 

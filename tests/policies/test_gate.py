@@ -52,7 +52,10 @@ def test_an_origin_that_is_too_long_for_a_trace_is_unknown_and_never_another_one
     for length, verdict in ((400, "deny"), (401, "allow")):
         caller = Principal(f"jwt:{'a' * length}", "token", frozenset({"mesh"}))
         (skill,) = WIPE.record.skills
-        assert make_gate(text).explain(make_call("wipe", {}, principal=caller), WIPE, skill)["verdict"] == verdict
+        assert (
+            make_gate(text).explain(make_call("wipe", {}, principal=caller), WIPE, skill)["verdict"]
+            == verdict
+        )
         noted = note_origin(TraceContext("t", 1, (Hop("clerk", "x"),), trusted=True), caller.id)
         assert find_origin(make_call("wipe", {}, principal=BOB, trace=noted)) == ""
 

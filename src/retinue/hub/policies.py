@@ -282,9 +282,7 @@ class PolicyBook:
         if with_teams:
             current = await asyncio.to_thread(self._read_current)
             files, teams = {**files, **{name: current.files[name] for name in current.teams}}, current.teams
-        policies = await asyncio.to_thread(
-            load_policies, files, groups=groups, default=default, teams=teams
-        )
+        policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default, teams=teams)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
         if (listing := await self._lookup.open(own[0])) is not None:

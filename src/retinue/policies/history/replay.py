@@ -57,7 +57,7 @@ class Replayed(NamedTuple):
 
 _ORDER: tuple[Verdict, ...] = ("deny", "cannot_tell", "approve", "limited", "limit", "redact", "allow")
 
-_NOT_RECORDED = frozenset({"sources", "foreign", "calls_left", "tokens_left", "dollars_left"})
+_NOT_RECORDED = frozenset({"sources", "foreign", "can_ask", "calls_left", "tokens_left", "dollars_left"})
 """Facts of the context that no row of the audit has."""
 
 _OPEN_EFFECTS: Mapping[str, tuple[Effect, ...]] = {
