@@ -1,4 +1,4 @@
-"""Workflows in Python compute what they call and run; policies decide about it as about a step that names it."""
+"""Workflows in Python compute what they call and run, and policies decide about it as about named steps."""
 
 from __future__ import annotations
 

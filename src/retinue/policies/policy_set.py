@@ -271,7 +271,8 @@ def _find_ends(text: str) -> Iterator[int]:
 
 
 def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
-    annotations: dict[str, str] = body.pop("annotations", None) or {}
+    # an annotation without a value is null
+    annotations = {name: value or "" for name, value in (body.pop("annotations", None) or {}).items()}
     policy_id = annotations.get("id") or ""
     where = f"{file}: {policy_id or f'policy {number}'}"
     if not policy_id or len(policy_id) > 100:

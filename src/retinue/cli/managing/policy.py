@@ -49,8 +49,12 @@ def check(
     findings: list[dict[str, str]] = []
     if not offline:
         groups = {name: list(globs) for name, globs in policies.groups.items()}
-        request = {"files": texts, "groups": groups, "default": policies.default}
-        request |= {} if paths else {"with_teams": True}
+        request = {
+            "files": texts,
+            "groups": groups,
+            "default": policies.default,
+            "with_teams": not paths,
+        }
         reply = ask_hub("check_policies", request, hub, as_owner=True)
         findings = reply["findings"]
     if as_json:
