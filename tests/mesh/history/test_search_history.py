@@ -19,7 +19,8 @@ from retinue.core.errors import ExecutionFailedError
 from retinue.core.record import AgentRecord, Hints, Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.learned_ranking import EXPLORED, ExperienceBook
+from retinue.mesh.history.experience_book import ExperienceBook
+from retinue.mesh.history.learned_ranking import EXPLORED
 from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
 from retinue.mesh.history.wishes import WishPolicy, cluster_wishes
@@ -406,7 +407,7 @@ def test_a_member_of_the_mesh_counts_once_under_whatever_names(mesh: Mesh) -> No
 
 
 def test_one_caller_does_not_evict_the_history_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.mesh.history.learned_ranking.MAX_RECORDS", 20)
+    monkeypatch.setattr("retinue.mesh.history.experience_book.MAX_RECORDS", 20)
     hashes, book = Hashes(b"k" * 64), ExperienceBook()
 
     def put(number: int, caller: str, skill: str, *, is_member: bool = False) -> None:
