@@ -468,7 +468,7 @@ def test_a_member_of_the_mesh_fills_the_wishes_under_no_other_names() -> None:
     for number in range(2_000):
         member = hashes.of_caller(f"name-{number}", is_member=True)
         wishes.note(f"w{number}", 2.0 + number, (number, number + 1), member, "")
-    assert [wish.id for wish in wishes.list_all()][0] == "anna"
+    assert wishes.list_all()[0].id == "anna"
     assert len(wishes) == 1 + MAX_WISHES_PER_CALLER
     wishes.note("same", 9_000.0, (1_999, 2_000), hashes.of_caller("other", is_member=True), "")
     assert {cluster.callers for cluster in wishes.list_clusters()} == {1}

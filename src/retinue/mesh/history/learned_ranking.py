@@ -215,7 +215,9 @@ class LearnedRanking:
             return shared[record.id]
 
         own = nlargest(MAX_ALIKE_PER_CALLER, by_caller.pop(self._caller, ()), key=rank)
-        others = (one for held in by_caller.values() for one in nlargest(MAX_ALIKE_PER_CALLER, held, key=rank))
+        others = (
+            one for held in by_caller.values() for one in nlargest(MAX_ALIKE_PER_CALLER, held, key=rank)
+        )
         return [*own, *nlargest(MAX_ALIKE - len(own), others, key=rank)]
 
     def _counts_for(self, record: Experience) -> bool:
