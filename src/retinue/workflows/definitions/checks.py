@@ -133,7 +133,8 @@ def render_fault(
 ) -> DefinitionError:
     """The fault of a document that an error of pydantic describes in ``detail``.
 
-    ``path`` is its place in the document, None for that of ``detail``. ``form`` is the command that tells more.
+    ``path`` is its place in the document, None for that of ``detail``; ``form`` is the command that tells
+    more.
     """
     if path is None:
         path = tuple(key for key in detail["loc"] if key not in ("[key]", "dict[str,any]", "str"))
