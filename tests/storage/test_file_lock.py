@@ -18,7 +18,8 @@ from retinue.web.issued_tokens import TokenFile
 
 _HOLDER = """
 import sys, filelock
-filelock.FileLock(sys.argv[1]).acquire()
+lock = filelock.FileLock(sys.argv[1])
+lock.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """

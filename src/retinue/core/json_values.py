@@ -64,7 +64,7 @@ def find_nonfinite(value: Any) -> Problem | None:
         path, item = stack.pop()
         if isinstance(item, float) and not isfinite(item):
             name = f"{path} is {item}" if path else str(item)
-            return Problem(path, f"{name}, which JSON does not have: send null or a text")
+            return Problem(path, f"{name}, which is not JSON: send null or a text")
         if isinstance(item, Mapping):
             stack.extend((_join(path, key), part) for key, part in item.items())
         elif isinstance(item, (list, tuple)):
@@ -83,7 +83,7 @@ def find_unencodable(value: Any) -> Problem | None:
         if depth > _WRITABLE_DEPTH:
             return Problem(path, f"{where} nested deeper than {_WRITABLE_DEPTH} levels")
         if isinstance(item, Mapping) and not isinstance(item, dict):
-            return Problem(path, f"{where} a {type(item).__name__}, which JSON does not have: send a dict")
+            return Problem(path, f"{where} a {type(item).__name__}, which is not JSON: send a dict")
         if isinstance(item, dict):
             for key in item:
                 if not isinstance(key, str):
@@ -116,7 +116,7 @@ def _describe_unencodable(item: object, error: TypeError) -> str:
     if isinstance(item, str):
         return "a text with half of a surrogate pair, which UTF-8 does not have"
     kind = type(item).__name__
-    return f"a {kind}, which JSON does not have" if "serializable" in str(error) else f"a {kind}: {error}"
+    return f"a {kind}, which is not JSON" if "serializable" in str(error) else f"a {kind}: {error}"
 
 
 def is_nested_deeper(raw: bytes, value: Any, max_depth: int = MAX_DEPTH) -> bool:
