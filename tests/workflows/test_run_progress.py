@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ def progress(clock: Clock) -> RunProgress:
     return RunProgress(clock)
 
 
-def texts(reports: tuple[StepReport, ...] | list[StepReport]) -> list[tuple[str, int, str]]:
+def texts(reports: Sequence[StepReport]) -> list[tuple[str, int, str]]:
     """Step, place and text of each piece."""
     return [(one.step, one.piece.at, one.piece.text) for one in reports if one.piece is not None]
 
