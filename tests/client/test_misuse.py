@@ -70,6 +70,10 @@ async def test_an_argument_of_another_form_is_named_before_anything_is_sent() ->
         with pytest.raises(InvalidParametersError, match="agents"):
             await mesh.ask_agents(["greet"], agents=text)
         number: Any = 5
+        with pytest.raises(InvalidParametersError, match="timeout_s is '5'"):
+            await mesh.orchestrate("write", timeout_s="5")  # type: ignore[arg-type]
+        with pytest.raises(InvalidParametersError, match="artifact is a int"):
+            await mesh.publish(number)
         with pytest.raises(InvalidRequestError, match="the content is a int"):
             await mesh.save(number)
     assert not hub.connections
