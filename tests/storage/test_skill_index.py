@@ -69,6 +69,27 @@ def test_texts_come_back_as_they_were_put(index: TextIndex) -> None:
     )
 
 
+def test_all_skills_of_a_few_listings_that_have_a_stem_are_found(index: TextIndex, path: Path) -> None:
+    put(index, PLAN, CODE, listing("c", Skill("plan_trip", "Plans a trip")))
+    indexes = [index]
+    if isinstance(index, SqliteTextIndex):
+        indexes.append(SqliteTextIndex(path, rows_per_listing=0))
+    for one in indexes:
+
+        def find(*stems: str, ids: tuple[ListingKey, ...] = (PLAN.id, CODE.id), seen: Any = ANY) -> list[str]:
+            return sorted(text.skill_id for text in one.list_matching(ids, stems, seen))  # noqa: B023
+
+        assert find("plan") == ["create_plan", "write"]
+        assert find("code", "nowhere") == ["run", "write"]
+        assert find("code", seen=("mesh",)) == ["write"]
+        assert find("plan", ids=(ListingKey("home", "gone"), CODE.id)) == ["write"]
+        assert find("nowhere") == find() == find("plan", ids=()) == []
+        texts = one.list_matching([PLAN.id], ["plan"], ANY)
+        assert list(texts) == list(render_text(PLAN).skills)
+    for one in indexes[1:]:
+        one.close()
+
+
 def test_a_candidate_shares_a_stem_that_was_asked_or_expanded(index: TextIndex) -> None:
     put(index, PLAN, CODE)
     assert candidates(index, "plan") == ["create_plan", "write"]

@@ -18,7 +18,7 @@ from typing import TypeVar, cast, get_args
 
 from retinue.core.record import ListingKey, Visibility
 from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, FIELDS, TEXT_VERSION, ListingText, SkillText
-from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term
+from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term, keep_matching
 from retinue.storage.database import Database
 
 EXACT_ROWS = 1_000
@@ -28,6 +28,12 @@ STAGE_ROWS = 500
 ENOUGH = 10
 """When this many skills have all stems that were asked, skills that have some of them are skipped."""
 
+ROWS_PER_LISTING = 20
+"""In a search within a few listings, the rows that match are read if they are fewer than this for each one.
+
+Otherwise the texts of the listings are read: five skills of a listing cost as much as these rows.
+"""
+
 MAX_STEMS = 96
 
 _VERSION = f"{TEXT_VERSION} tags"
@@ -36,6 +42,7 @@ _VERSION = f"{TEXT_VERSION} tags"
 _NAME = next(iter(FIELDS))
 _KINDS: tuple[Visibility, ...] = get_args(Visibility)
 _VISIBILITY_BITS = 2
+_VISIBILITY_MASK = 2**_VISIBILITY_BITS - 1
 """The last bits of a row id hold the visibility, so hidden rows are skipped as they match."""
 
 _CHUNK = 500
@@ -96,8 +103,16 @@ class SqliteTextIndex:
     and StorageFullError if the disk is full. An index of another version is emptied.
     """
 
-    def __init__(self, path: Path, *, exact_rows: int = EXACT_ROWS, stage_rows: int = STAGE_ROWS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        exact_rows: int = EXACT_ROWS,
+        stage_rows: int = STAGE_ROWS,
+        rows_per_listing: int = ROWS_PER_LISTING,
+    ) -> None:
         self._database = Database(path)
+        self._rows_per_listing = rows_per_listing
         self._exact_rows = exact_rows
         self._stage_rows = stage_rows
         self._skills: int | None = None
@@ -229,6 +244,21 @@ class SqliteTextIndex:
             ]
             texts = _load_texts(connection, "s.listing", listings)
         return [text for text in texts if text.visibility in visibilities]
+
+    def list_matching(
+        self, listing_ids: Collection[ListingKey], stems: Collection[str], visibilities: Collection[str]
+    ) -> Sequence[SkillText]:
+        counts = self.counts(stems)
+        if sum(counts.values()) > self._rows_per_listing * len(listing_ids):
+            return keep_matching(self.list_skills(listing_ids, visibilities), counts)
+        if not counts:
+            return []
+        codes = {code for code, kind in enumerate(_KINDS) if kind in visibilities}
+        with self._database.reading() as connection:
+            own = _list_rows(connection, listing_ids)
+            matching = connection.execute("SELECT rowid FROM search_words(?)", (_any(counts),))
+            rows = [row for (row,) in matching if row in own and row & _VISIBILITY_MASK in codes]
+            return _load_texts(connection, "s.id", rows)
 
     def close(self) -> None:
         self._database.close()
@@ -382,6 +412,19 @@ def _parse_row(row: Row) -> SkillText:
     skill_id, source, key, tag, skill, *fields = row
     visibility = _KINDS[skill_id & (2**_VISIBILITY_BITS - 1)]
     return SkillText(ListingKey(source, key, tag), skill, visibility, tuple(fields))
+
+
+def _list_rows(connection: Connection, listing_ids: Iterable[ListingKey]) -> set[int]:
+    """The ids of the skills of these listings."""
+    rows: set[int] = set()
+    for some in _chunks(listing_ids):
+        places = ", ".join(["(?, ?, ?)"] * len(some))
+        query = (
+            "SELECT s.id FROM search_listings l JOIN search_skills s ON s.listing = l.id "
+            f"WHERE (l.source, l.key, l.tag) IN (VALUES {places})"  # noqa: S608
+        )
+        rows.update(row for (row,) in connection.execute(query, [*itertools.chain.from_iterable(some)]))
+    return rows
 
 
 def _any(stems: Iterable[str]) -> str:

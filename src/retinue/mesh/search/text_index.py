@@ -84,8 +84,19 @@ class TextIndex(Protocol):
     ) -> Sequence[SkillText]:
         """All skills of these listings."""
 
+    def list_matching(
+        self, listing_ids: Collection[ListingKey], stems: Collection[str], visibilities: Collection[str]
+    ) -> Sequence[SkillText]:
+        """All skills of these listings that have one of the stems, in any order."""
+
     def close(self) -> None:
         """Release the store; the index must not be used afterwards."""
+
+
+def keep_matching(texts: Iterable[SkillText], stems: Collection[str]) -> list[SkillText]:
+    """The texts that have one of the stems."""
+    searched = frozenset(stems)
+    return [text for text in texts if not searched.isdisjoint(text.stems)]
 
 
 class MemoryTextIndex:
@@ -181,6 +192,11 @@ class MemoryTextIndex:
     ) -> Sequence[SkillText]:
         texts = (self._texts[listing_id] for listing_id in listing_ids if listing_id in self._texts)
         return [skill for text in texts for skill in text.skills if skill.visibility in visibilities]
+
+    def list_matching(
+        self, listing_ids: Collection[ListingKey], stems: Collection[str], visibilities: Collection[str]
+    ) -> Sequence[SkillText]:
+        return keep_matching(self.list_skills(listing_ids, visibilities), stems)
 
     def close(self) -> None:
         return None
