@@ -421,7 +421,7 @@ def _list_rows(connection: Connection, listing_ids: Iterable[ListingKey]) -> set
         places = ", ".join(["(?, ?, ?)"] * len(some))
         query = (
             "SELECT s.id FROM search_listings l JOIN search_skills s ON s.listing = l.id "
-            f"WHERE (l.source, l.key, l.tag) IN (VALUES {places})"  # noqa: S608
+            f"WHERE (l.source, l.key, l.tag) IN (VALUES {places})"
         )
         rows.update(row for (row,) in connection.execute(query, [*itertools.chain.from_iterable(some)]))
     return rows

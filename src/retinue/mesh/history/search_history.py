@@ -112,9 +112,7 @@ def read_ended_call(event: CallEndedEvent) -> EndedCall | None:
     if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
         return None
     caller, is_member = call.principal.id, _names_itself(call.principal)
-    return EndedCall(
-        call.trace.id, call.skill, str(outcome.agent), caller, is_member, verdict, call.run_step
-    )
+    return EndedCall(call.trace.id, call.skill, str(outcome.agent), caller, is_member, verdict, call.run_step)
 
 
 class SearchHistory:
