@@ -77,15 +77,20 @@ def test_all_skills_of_a_few_listings_that_have_a_stem_are_found(index: TextInde
     for one in indexes:
 
         def find(*stems: str, ids: tuple[ListingKey, ...] = (PLAN.id, CODE.id), seen: Any = ANY) -> list[str]:
-            return sorted(text.skill_id for text in one.list_matching(ids, stems, seen))  # noqa: B023
+            texts = one.list_matching(ids, stems, (), seen, limit=9)  # noqa: B023
+            return sorted(text.skill_id for text in texts)
 
         assert find("plan") == ["create_plan", "write"]
         assert find("code", "nowhere") == ["run", "write"]
         assert find("code", seen=("mesh",)) == ["write"]
         assert find("plan", ids=(ListingKey("home", "gone"), CODE.id)) == ["write"]
         assert find("nowhere") == find() == find("plan", ids=()) == []
-        texts = one.list_matching([PLAN.id], ["plan"], ANY)
-        assert list(texts) == list(render_text(PLAN).skills)
+        assert [*one.list_matching([PLAN.id], ["plan"], [], ANY, limit=9)] == [*render_text(PLAN).skills]
+        assert not one.list_matching([PLAN.id], ["code"], [], ANY, limit=9)
+        (best,) = one.list_matching([PLAN.id, CODE.id], ["code", "plan"], [], ANY, limit=1)
+        assert best.skill_id == "write", "it has both"
+        expanded = one.list_matching([PLAN.id, CODE.id], ["nowhere"], ["run"], ANY, limit=9)
+        assert [text.skill_id for text in expanded] == ["run"]
     for one in indexes[1:]:
         one.close()
 

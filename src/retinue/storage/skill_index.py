@@ -12,13 +12,14 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from sqlite3 import Connection, Row
+from sqlite3 import Connection, Cursor, Row
 from typing import TypeVar, cast, get_args
 
 from retinue.core.record import ListingKey, Visibility
 from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, FIELDS, TEXT_VERSION, ListingText, SkillText
-from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term, keep_matching
+from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term, weigh_stems
 from retinue.storage.database import Database
 
 EXACT_ROWS = 1_000
@@ -28,10 +29,10 @@ STAGE_ROWS = 500
 ENOUGH = 10
 """When this many skills have all stems that were asked, skills that have some of them are skipped."""
 
-ROWS_PER_LISTING = 20
+ROWS_PER_LISTING = 60
 """In a search within a few listings, the rows that match are read if they are fewer than this for each one.
 
-Otherwise the texts of the listings are read: five skills of a listing cost as much as these rows.
+Otherwise the texts of the listings are read: those of five skills cost as much as these rows.
 """
 
 MAX_STEMS = 96
@@ -88,6 +89,10 @@ _TEXTS = (
 _KEYS = (
     "SELECT s.id, l.source, l.key, l.tag FROM search_skills s "
     "JOIN search_listings l ON l.id = s.listing WHERE s.id IN"
+)
+_ROWS = (
+    "SELECT s.id FROM search_listings l JOIN search_skills s ON s.listing = l.id "
+    "WHERE (l.source, l.key, l.tag) IN (VALUES"
 )
 _DIGESTS = f"SELECT id, source, key, tag, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
 _ADD_TERM = (
@@ -246,19 +251,33 @@ class SqliteTextIndex:
         return [text for text in texts if text.visibility in visibilities]
 
     def list_matching(
-        self, listing_ids: Collection[ListingKey], stems: Collection[str], visibilities: Collection[str]
+        self,
+        listing_ids: Collection[ListingKey],
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
     ) -> Sequence[SkillText]:
-        counts = self.counts(stems)
+        counts = self.counts({*asked, *expanded})
+        weights = weigh_stems(counts, asked)
         if sum(counts.values()) > self._rows_per_listing * len(listing_ids):
-            return keep_matching(self.list_skills(listing_ids, visibilities), counts)
-        if not counts:
-            return []
+            texts = self.list_skills(listing_ids, visibilities)
+            shares = [(sum(weights.get(stem, 0.0) for stem in text.stems), text) for text in texts]
+            best = heapq.nlargest(limit, shares, key=itemgetter(0))
+            return [text for share, text in best if share]
         codes = {code for code, kind in enumerate(_KINDS) if kind in visibilities}
+        shared: dict[int, float] = {}
         with self._database.reading() as connection:
-            own = _list_rows(connection, listing_ids)
-            matching = connection.execute("SELECT rowid FROM search_words(?)", (_any(counts),))
-            rows = [row for (row,) in matching if row in own and row & _VISIBILITY_MASK in codes]
-            return _load_texts(connection, "s.id", rows)
+            cursor = connection.cursor()
+            cursor.row_factory = None
+            own = {row for row in _list_rows(cursor, listing_ids) if row & _VISIBILITY_MASK in codes}
+            for stem, weight in weights.items():
+                for (row,) in cursor.execute("SELECT rowid FROM search_words(?)", (_quote(stem),)):
+                    if row in own:
+                        shared[row] = shared.get(row, 0.0) + weight
+            best_rows = heapq.nlargest(limit, shared, key=shared.__getitem__)
+            return _load_texts(connection, "s.id", best_rows)
 
     def close(self) -> None:
         self._database.close()
@@ -414,17 +433,12 @@ def _parse_row(row: Row) -> SkillText:
     return SkillText(ListingKey(source, key, tag), skill, visibility, tuple(fields))
 
 
-def _list_rows(connection: Connection, listing_ids: Iterable[ListingKey]) -> set[int]:
+def _list_rows(cursor: Cursor, listing_ids: Iterable[ListingKey]) -> Iterator[int]:
     """The ids of the skills of these listings."""
-    rows: set[int] = set()
     for some in _chunks(listing_ids):
         places = ", ".join(["(?, ?, ?)"] * len(some))
-        query = (
-            "SELECT s.id FROM search_listings l JOIN search_skills s ON s.listing = l.id "
-            f"WHERE (l.source, l.key, l.tag) IN (VALUES {places})"
-        )
-        rows.update(row for (row,) in connection.execute(query, [*itertools.chain.from_iterable(some)]))
-    return rows
+        for (row,) in cursor.execute(f"{_ROWS} {places})", [*itertools.chain.from_iterable(some)]):
+            yield row
 
 
 def _any(stems: Iterable[str]) -> str:

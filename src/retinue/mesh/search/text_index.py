@@ -85,18 +85,26 @@ class TextIndex(Protocol):
         """All skills of these listings."""
 
     def list_matching(
-        self, listing_ids: Collection[ListingKey], stems: Collection[str], visibilities: Collection[str]
+        self,
+        listing_ids: Collection[ListingKey],
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
     ) -> Sequence[SkillText]:
-        """All skills of these listings that have one of the stems, in any order."""
+        """As `list_candidates` within a few listings, of which it misses none that shares most."""
 
     def close(self) -> None:
         """Release the store; the index must not be used afterwards."""
 
 
-def keep_matching(texts: Iterable[SkillText], stems: Collection[str]) -> list[SkillText]:
-    """The texts that have one of the stems."""
-    searched = frozenset(stems)
-    return [text for text in texts if not searched.isdisjoint(text.stems)]
+def weigh_stems(counts: Mapping[str, int], asked: Collection[str]) -> dict[str, float]:
+    """How much each stem counts in the choice of candidates, by the number of skills that have it.
+
+    A rough measure is enough: rare stems count for more.
+    """
+    return {stem: (1.0 if stem in asked else EXPANDED_WEIGHT) / skills for stem, skills in counts.items()}
 
 
 class MemoryTextIndex:
@@ -175,11 +183,9 @@ class MemoryTextIndex:
         within: Container[ListingKey] | None = None,
     ) -> Sequence[SkillText]:
         shared: defaultdict[tuple[ListingKey, int], float] = defaultdict(float)
-        for stem, weight in {**dict.fromkeys(expanded, EXPANDED_WEIGHT), **dict.fromkeys(asked, 1.0)}.items():
-            postings = self._postings.get(stem, ())
-            for place in postings:
-                # A rough measure is enough to choose candidates: rare stems count for more.
-                shared[place] += weight / len(postings)
+        for stem, weight in weigh_stems(self.counts({*asked, *expanded}), asked).items():
+            for place in self._postings[stem]:
+                shared[place] += weight
         visible = (
             place
             for place in shared
@@ -194,9 +200,16 @@ class MemoryTextIndex:
         return [skill for text in texts for skill in text.skills if skill.visibility in visibilities]
 
     def list_matching(
-        self, listing_ids: Collection[ListingKey], stems: Collection[str], visibilities: Collection[str]
+        self,
+        listing_ids: Collection[ListingKey],
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
     ) -> Sequence[SkillText]:
-        return keep_matching(self.list_skills(listing_ids, visibilities), stems)
+        within = frozenset(listing_ids)
+        return self.list_candidates(asked, expanded, visibilities, limit=limit, within=within)
 
     def close(self) -> None:
         return None
