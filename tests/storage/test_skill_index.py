@@ -89,6 +89,10 @@ def test_all_skills_of_a_few_listings_that_have_a_stem_are_found(index: TextInde
         assert not one.list_matching([PLAN.id], ["code"], [], ANY, limit=9)
         (best,) = one.list_matching([PLAN.id, CODE.id], ["code", "plan"], [], ANY, limit=1)
         assert best.skill_id == "write", "it has both"
+        index.remove([PLAN.id])
+        assert find("plan") == ["write"]
+        put(index, PLAN)
+        assert find("plan") == ["create_plan", "write"]
         expanded = one.list_matching([PLAN.id, CODE.id], ["nowhere"], ["run"], ANY, limit=9)
         assert [text.skill_id for text in expanded] == ["run"]
     for one in indexes[1:]:

@@ -47,6 +47,9 @@ _VISIBILITY_MASK = 2**_VISIBILITY_BITS - 1
 """The last bits of a row id hold the visibility, so hidden rows are skipped as they match."""
 
 _CHUNK = 500
+_MAX_KNOWN = 10_000
+"""Listings whose rows are remembered; 2 MB with five skills each."""
+
 T = TypeVar("T")
 _TABLES = f"""
     CREATE TABLE search_listings (
@@ -91,7 +94,7 @@ _KEYS = (
     "JOIN search_listings l ON l.id = s.listing WHERE s.id IN"
 )
 _ROWS = (
-    "SELECT s.id FROM search_listings l JOIN search_skills s ON s.listing = l.id "
+    "SELECT s.id, l.source, l.key, l.tag FROM search_listings l JOIN search_skills s ON s.listing = l.id "
     "WHERE (l.source, l.key, l.tag) IN (VALUES"
 )
 _DIGESTS = f"SELECT id, source, key, tag, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
@@ -120,6 +123,8 @@ class SqliteTextIndex:
         self._rows_per_listing = rows_per_listing
         self._exact_rows = exact_rows
         self._stage_rows = stage_rows
+        self._rows: dict[ListingKey, list[int]] = {}
+        """The ids of the skills of listings within which was searched."""
         self._skills: int | None = None
         self._length = 0.0
         try:
@@ -271,16 +276,32 @@ class SqliteTextIndex:
         with self._database.reading() as connection:
             cursor = connection.cursor()
             cursor.row_factory = None
-            own = {row for row in _list_rows(cursor, listing_ids) if row & _VISIBILITY_MASK in codes}
+            own = self._list_rows(cursor, listing_ids)
             for stem, weight in weights.items():
                 for (row,) in cursor.execute("SELECT rowid FROM search_words(?)", (_quote(stem),)):
                     if row in own:
                         shared[row] = shared.get(row, 0.0) + weight
-            best_rows = heapq.nlargest(limit, shared, key=shared.__getitem__)
-            return _load_texts(connection, "s.id", best_rows)
+            visible = (row for row in shared if row & _VISIBILITY_MASK in codes)
+            texts = _load_texts(connection, "s.id", heapq.nlargest(limit, visible, key=shared.__getitem__))
+        # a row that another process has written since would be one of a listing that is not within
+        return [text for text in texts if text.listing_id in listing_ids]
 
     def close(self) -> None:
         self._database.close()
+
+    def _list_rows(self, cursor: Cursor, listing_ids: Collection[ListingKey]) -> set[int]:
+        """The ids of the skills of these listings."""
+        known = self._rows
+        for some in _chunks(listing_id for listing_id in listing_ids if listing_id not in known):
+            places = ", ".join(["(?, ?, ?)"] * len(some))
+            rows = cursor.execute(f"{_ROWS} {places})", [*itertools.chain.from_iterable(some)]).fetchall()
+            known.update((listing_id, []) for listing_id in some)
+            for row, *key in rows:
+                known[ListingKey(*key)].append(row)
+        own = set(itertools.chain.from_iterable(known.get(listing_id, ()) for listing_id in listing_ids))
+        if len(known) > _MAX_KNOWN:
+            known.clear()
+        return own
 
     def _count(self, connection: Connection) -> int:
         """The number of skills; counted once, then kept up to date by the writes of this index."""
@@ -294,6 +315,7 @@ class SqliteTextIndex:
         removed: Counter[str] = Counter()
         self._count(connection)
         for listing_id in listing_ids:
+            self._rows.pop(listing_id, None)
             row = connection.execute(
                 "DELETE FROM search_listings WHERE source = ? AND key = ? AND tag = ? RETURNING id",
                 listing_id,
@@ -431,14 +453,6 @@ def _parse_row(row: Row) -> SkillText:
     skill_id, source, key, tag, skill, *fields = row
     visibility = _KINDS[skill_id & (2**_VISIBILITY_BITS - 1)]
     return SkillText(ListingKey(source, key, tag), skill, visibility, tuple(fields))
-
-
-def _list_rows(cursor: Cursor, listing_ids: Iterable[ListingKey]) -> Iterator[int]:
-    """The ids of the skills of these listings."""
-    for some in _chunks(listing_ids):
-        places = ", ".join(["(?, ?, ?)"] * len(some))
-        for (row,) in cursor.execute(f"{_ROWS} {places})", [*itertools.chain.from_iterable(some)]):
-            yield row
 
 
 def _any(stems: Iterable[str]) -> str:
