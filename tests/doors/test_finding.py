@@ -41,6 +41,7 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
     await system.start_agent(first)
     await system.start_agent(second)
     hub = await system.start_hub()
+    hub.process.get(SearchHistory).explored = 0.0
     query = {"query": "words of a letter"}
     found = await get(wire, hub, system, "find_skills", query)
     last = found["skills"][-1]

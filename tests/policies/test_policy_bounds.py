@@ -149,7 +149,7 @@ def open_policies(root: Path) -> LoadedPolicies:
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not is_true():
             await asyncio.sleep(0.005)
 

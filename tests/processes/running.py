@@ -21,7 +21,8 @@ import urllib3
 
 from tests.processes.fork_server import ForkedProcess
 
-WAIT_S = 30.0
+WAIT_S = 90.0
+"""A limit of failures, not a promise: starts of programs take long on a machine that others use, too."""
 COLD_STARTS = "COLD_STARTS" in os.environ
 """Whether every program is started by its command line."""
 _URL = re.compile(r"http://[0-9.]+:\d+")
@@ -165,7 +166,7 @@ def run_apart(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -20,6 +20,7 @@ import urllib3
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
+from tests.time_bounds import Stopwatch
 
 _AGENT_CALLS = re.compile(r'^retinue_calls_total\{agent="one-agent".*\} (\d+)', re.MULTILINE)
 _UP = re.compile(r'^retinue_hub_process_up\{number="(\d)"\} 1\.0$', re.MULTILINE)
@@ -71,7 +72,7 @@ def _call_tool(url: str) -> str:
 
 def _post(url: str, request: object, head: Mapping[str, str]) -> Any:
     headers = {**_ONCE, **head}
-    return urllib3.request("POST", url, json=request, headers=headers, timeout=30.0, retries=False).json()
+    return urllib3.request("POST", url, json=request, headers=headers, timeout=120.0, retries=False).json()
 
 
 def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
@@ -106,9 +107,9 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
             # a busy machine starts the next process meanwhile
             assert max(_calls(url, 20)) < 20, "no call waits for the killed process"
             serving = _wait_for_another(fork_server if is_forked else hub.process.pid, serving - {killed})
-            began = time.monotonic()
+            stopwatch = Stopwatch()
             assert execute(url, "list_agents")["result"]["agents"][0]["name"] == "one-agent"
-            assert time.monotonic() - began < 10
+            stopwatch.check(10)
         wait_until(
             lambda: execute(url, "show_run", {"run": "kept"})["result"]["status"] == "done",
             "the next leader goes on with the run",
@@ -144,11 +145,19 @@ def _list_children(process: int) -> set[int]:
 
 
 def _find_leader(home: Path, processes: set[int]) -> int:
-    """The process that holds the lock of the leader."""
+    """The process that holds the lock of the leader, as soon as one does."""
     lock = (home / "hub-leader.lock").stat().st_ino
-    lines = Path("/proc/locks").read_text().splitlines()
-    (leader,) = {int(line.split()[4]) for line in lines if f":{lock} " in line} & processes
-    return leader
+    leaders = set[int]()
+
+    def is_led() -> bool:
+        lines = Path("/proc/locks").read_text().splitlines()
+        # a line of one that waits has an arrow in front of the kind
+        holding = (line.split() for line in lines if f":{lock} " in line and "->" not in line)
+        leaders.update({int(words[4]) for words in holding} & processes)
+        return bool(leaders)
+
+    wait_until(is_led, "a process leads")
+    return leaders.pop()
 
 
 _ASKING = '''
@@ -263,7 +272,7 @@ class _Client:
     """One connection to a hub, which stays with its process."""
 
     def __init__(self, port: int) -> None:
-        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=1, timeout=30.0, retries=False)
+        self._pool = urllib3.HTTPConnectionPool("127.0.0.1", port, maxsize=1, timeout=120.0, retries=False)
 
     def _post(self, path: str, request: object, head: Mapping[str, str]) -> Any:
         accept = {"accept": "application/json, text/event-stream"}

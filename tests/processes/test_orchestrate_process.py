@@ -41,7 +41,9 @@ claude, gemini = make("claude", 0.95, 0.85), make("gemini", 0.85, 0.95)
 
 def retinue(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "retinue", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=True, **options)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=120, check=True, **options
+    )
 
 
 @pytest.fixture

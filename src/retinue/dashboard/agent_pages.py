@@ -14,11 +14,11 @@ from retinue.core.call import Outcome, Principal
 from retinue.core.errors import InvalidParametersError, InvalidRequestError
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import write_examples
+from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
 from retinue.dashboard.frame import PAGE, Page, PageFrame, describe_error, read_entries, read_number
 from retinue.dashboard.open_calls import ANSWER_WITHIN_S, OpenCall, OpenCalls
 from retinue.dashboard.questions import Question, make_question, read_answer
-from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100

@@ -42,6 +42,9 @@ a person for calls that it would be asked about; it permits nothing else.
 
 Default = Literal["allow", "deny"]
 
+_ABSENT = ("optional attribute", "may not exist", "unable to guarantee")
+"""Words of the engine's errors about an argument that a call may leave out."""
+
 OBLIGATIONS: Mapping[str, tuple[str, ...]] = {
     "approve": ("approvers", "expires"),
     "limit": ("limit",),
@@ -292,7 +295,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
     except ValueError as error:
         raise _refuse(where, f"the engine does not take it: {error}", "write several policies") from None
     if errors:
-        raise _refuse(where, errors[0], _remedy_of(errors[0]))
+        raise _refuse(where, errors[0], _name_remedies(errors))
     return Policy(
         policy_id,
         file,
@@ -422,10 +425,14 @@ def _check_entities(where: str, reads: Reads) -> None:
             raise _refuse(where, f"unknown action {entity.id!r}", f"known are {', '.join(sorted(_ACTIONS))}")
 
 
-def _remedy_of(error: str) -> str:
-    if "optional attribute" in error or "may not exist" in error or "unable to guarantee" in error:
-        return "ask for the argument first: context.args has NAME && …"
-    return "see retinue docs policies"
+def _name_remedies(errors: Sequence[str]) -> str:
+    """Tell what mends the errors of one policy."""
+    remedies = []
+    if any("not found" in error and 'Action::"list"' in error for error in errors):
+        remedies.append('name the action, because lists have no arguments: action == Retinue::Action::"call"')
+    if any(word in error for error in errors for word in _ABSENT):
+        remedies.append("ask for the argument first: context.args has NAME && …")
+    return ", and ".join(remedies) or "see retinue docs policies"
 
 
 def _refuse(where: str, problem: str, remedy: str) -> InvalidSettingError:

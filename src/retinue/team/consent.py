@@ -27,6 +27,7 @@ class Consent:
     access: tuple[str, ...]
     models: tuple[str, ...]
     policies: tuple[str, ...]
+    schedules: tuple[str, ...]
     files: int
     size_bytes: int
     changes: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Consent:
             "access": list(self.access),
             "models": list(self.models),
             "policies": list(self.policies),
+            "schedules": list(self.schedules),
             "files": self.files,
             "size_bytes": self.size_bytes,
             "changes": list(self.changes),
@@ -65,6 +67,7 @@ class Consent:
             ("models", self.models),
             ("access", self.access),
             ("policies", self.policies),
+            ("schedules", self.schedules),
         ):
             lines += [f"  {heading if not index else '':<11} {row}" for index, row in enumerate(rows)]
         for index, (name, text, users) in enumerate(self.secrets):
@@ -91,6 +94,7 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         tuple(list_access(team)),
         tuple(list_models(team)),
         tuple(f"{path} (binds this team only)" for path in team.policies),
+        tuple(list_schedules(team)),
         len(team.files),
         team.size_bytes,
         tuple(changes),
@@ -147,4 +151,13 @@ def list_models(team: Team) -> list[str]:
     return [
         f"{name}: {table.provider or 'any provider'} {table.model} (not pinned by a hash)"
         for name, table in sorted(team.definition.llm.items())
+    ]
+
+
+def list_schedules(team: Team) -> list[str]:
+    """What starts workflows by itself, as lines."""
+    return [
+        f"{schedule.workflow} {schedule.cron or schedule.every or 'as the workflow says'}, "
+        "with the rights of whoever starts the team"
+        for schedule in team.definition.schedules
     ]

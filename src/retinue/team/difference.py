@@ -80,6 +80,7 @@ def compare_teams(old: TeamContent, new: TeamContent) -> list[Change]:
         _compare_skills,
         _compare_prompts,
         _compare_workflows,
+        _compare_schedules,
         _compare_packages,
         _compare_code,
         _compare_rest,
@@ -297,6 +298,26 @@ def _called_skills(steps: Mapping[str, Any]) -> set[str]:
             agent = step.get("agent")
             calls.add(f"{agent}/{skill}" if isinstance(agent, str) else skill)
     return calls
+
+
+def _compare_schedules(old: TeamContent, new: TeamContent) -> Iterator[Change]:
+    before, after = _schedules_of(old.team), _schedules_of(new.team)
+    yield from _compare_names("schedule", before, after, _describe_rule, is_wider=True)
+    for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name]:
+            text = f"{_describe_rule(before[name])} → {_describe_rule(after[name])}"
+            yield Change("schedule", name, "changed", text)
+
+
+def _schedules_of(team: Team) -> dict[str, dict[str, Any]]:
+    return {
+        schedule.name_in(team.name): {"workflow": schedule.workflow, **schedule.rule}
+        for schedule in team.definition.schedules
+    }
+
+
+def _describe_rule(rule: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in rule.items())
 
 
 def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:

@@ -14,7 +14,7 @@ MAX_LAYER_BYTES = 64 * 1024 * 1024
 MAX_TEAM_BYTES = 256 * 1024 * 1024
 MAX_PATH_BYTES = 240
 
-LAYERS = ("team", "agents", "prompts", "workflows", "policies", "documents", "imports")
+LAYERS = ("team", "agents", "prompts", "workflows", "policies", "documents", "imports", "traces")
 """The kinds of layers, in the order of the manifest."""
 
 _REFUSED_NAMES = frozenset(

@@ -56,6 +56,11 @@ class Team:
         return [row.path for row in self.files if row.layer == "policies" and row.path.endswith(".cedar")]
 
     @property
+    def traces(self) -> list[str]:
+        """The paths of the recorded traces."""
+        return [row.path for row in self.files if row.layer == "traces"]
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of all files."""
         return sum(row.size_bytes for row in self.files)
@@ -87,17 +92,7 @@ def pack_team(definition: TeamDefinition, lock: TeamLock, files: Sequence[TeamFi
         raise InvalidSettingError(
             "team", problem, remedy="move it out of the folder of its agent, or rename it"
         )
-    config = rfc8785.dumps(
-        {
-            "schema": _SCHEMA,
-            "team": definition.as_json(),
-            "lock": lock.as_json(),
-            "files": [
-                {"path": row.path, "layer": row.layer, "size": row.size_bytes, "sha256": row.sha256}
-                for row in rows
-            ],
-        }
-    )
+    config = render_config(definition, lock, rows)
     layers: list[Descriptor] = []
     blobs = {digest_of(config): config}
     for layer in LAYERS:
@@ -115,6 +110,16 @@ def pack_team(definition: TeamDefinition, lock: TeamLock, files: Sequence[TeamFi
     )
     content = render_manifest(manifest)
     return Package(manifest, content, digest_of(content), blobs)
+
+
+def render_config(definition: TeamDefinition, lock: TeamLock, rows: Sequence[FileRow]) -> bytes:
+    """The canonical JSON of a definition, its lock and its list of files."""
+    files: list[dict[str, Any]] = [
+        {"path": row.path, "layer": row.layer, "size": row.size_bytes, "sha256": row.sha256} for row in rows
+    ]
+    return rfc8785.dumps(
+        {"schema": _SCHEMA, "team": definition.as_json(), "lock": lock.as_json(), "files": files}
+    )
 
 
 def check_manifest(manifest: Manifest, *, where: str) -> None:

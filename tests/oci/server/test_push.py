@@ -71,7 +71,7 @@ class Endpoint:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if login is not None:
             sent["authorization"] = login
-        return await self._client.request(method, self.url + path, headers=sent, body=body, timeout_s=10)
+        return await self._client.request(method, self.url + path, headers=sent, body=body, timeout_s=60)
 
     async def upload(self, content: bytes, repository: str = "agents/plan") -> None:
         place = f"/v2/{repository}/blobs/uploads/?digest={digest_of(content)}"

@@ -135,7 +135,8 @@ class SearchHistory:
         self._find_skill = find_skill
         self._find_named = find_named
         self._list_named = list_named
-        self._explored = explored
+        self.explored = explored
+        """The share of searches in which an unproven skill that fits as well comes first."""
         self._clock = clock
         self._monotonic = monotonic
         self._book = ExperienceBook()
@@ -199,7 +200,7 @@ class SearchHistory:
             self._hash_caller(principal),
             hashes.of_request(text) if len(self._book) else (),
             only_own="mesh" not in principal.scopes,
-            explored=self._explored,
+            explored=self.explored,
             clock=self._clock,
             blame=self.blame,
             list_entries=self._list_entries,

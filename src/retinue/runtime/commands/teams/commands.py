@@ -35,6 +35,11 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
+from retinue.runtime.commands.teams.schedules import (
+    list_schedule_names,
+    remove_schedules,
+    renew_schedules,
+)
 from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
@@ -186,8 +191,7 @@ class TeamCommands:
 
         Raises InvalidSettingError for a file that exists unless ``force`` is true.
         """
-        if not force:
-            _refuse_existing(output)
+        refuse_existing(output, force=force)
         packages = {pulled.team.version: await pulled.pull_package()}
         if pulled.signatures:
             subject = Descriptor(MANIFEST_TYPE, pulled.team.digest, len(pulled.manifest_bytes))
@@ -208,8 +212,8 @@ class TeamCommands:
 
     async def compare(self, old: str, new: str) -> Comparison:
         """The differences of two teams by ability. Their files are checked, and nothing is run."""
-        before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
-        return Comparison(before.team, after.team, _compare(before, after))
+        before, after = [await read_content(await self.pull(text)) for text in (old, new)]
+        return Comparison(before.team, after.team, compare_content(before, after))
 
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
@@ -280,6 +284,7 @@ class TeamCommands:
         fails, ``starting`` of the store puts the former values back.
         """
         former = self._store.read_secrets(row, team.digest)
+        await self._renew_schedules(team, only_missing=True)
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.names):
@@ -349,6 +354,17 @@ class TeamCommands:
             known = ", ".join(row.name for row in self._store.list_active()) or "none"
             raise InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
 
+    async def remove_schedules(self, name: str) -> None:
+        """Remove the schedules of a team that is down."""
+        if list_schedule_names(self._store, name):
+            async with open_client(self._settings, self._state) as client:
+                await remove_schedules(client, self._store, name)
+
+    async def _renew_schedules(self, team: Team, *, only_missing: bool = False) -> None:
+        if list_schedule_names(self._store, team.name):
+            async with open_client(self._settings, self._state) as client:
+                await renew_schedules(client, self._store, team, only_missing=only_missing)
+
     def list_rows(self) -> list[TeamRow]:
         """All teams that were ever started here, by name; those of killed commands are put back first."""
         self._store.mend()
@@ -400,7 +416,7 @@ class TeamCommands:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
         files = {file.path: (folder / file.path).read_bytes() for file in active.files}
-        changes = _compare(TeamContent(active, files), await _read_content(pulled))
+        changes = compare_content(TeamContent(active, files), await read_content(pulled))
         return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
@@ -464,6 +480,7 @@ class TeamCommands:
 
     async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
         await follow_rollout(self._store, self._state, team.name, team.digest, echo)
+        await self._renew_schedules(team)
         check = team.definition.check
         checks = len(check.calls) + (check.workflow is not None)
         programs = len(team.definition.agents) + len(team.definition.imports)
@@ -487,20 +504,23 @@ class TeamCommands:
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-        self._store.settle(started, team.names)
+            self._store.settle(started, team.names)
+            await renew_schedules(client, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
 
 
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise InvalidSettingError for a file that exists, unless ``force`` is true."""
+    if path.exists() and not force:
         remedy = "overwrite it with --force, or choose another name with -o"
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
 
 
-def _compare(old: TeamContent, new: TeamContent) -> list[Change]:
+def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
+    """The differences of two teams by ability, with those of their policies."""
     return [*compare_teams(old, new), *compare_policies(old, new)]
 
 
-async def _read_content(pulled: PulledTeam) -> TeamContent:
+async def read_content(pulled: PulledTeam) -> TeamContent:
     """A team with its checked files, in memory."""
     return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})
