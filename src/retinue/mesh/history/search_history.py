@@ -20,13 +20,8 @@ from retinue.core.call import ANONYMOUS, LOCAL, Call, Outcome, Principal
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME, Skill
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.learned_ranking import (
-    EXPLORED,
-    ExperienceBook,
-    FindBlame,
-    LearnedRanking,
-    blame_nobody,
-)
+from retinue.mesh.history.experience_book import ExperienceBook
+from retinue.mesh.history.learned_ranking import EXPLORED, FindBlame, LearnedRanking, blame_nobody
 from retinue.mesh.history.records import (
     Experience,
     Hashes,
