@@ -17,7 +17,7 @@ from tests.mesh.scripted import make_listing
 from tests.support.memory_source import MemorySource
 
 SLOW, OTHER = "http://slow:5000", "http://other:5000"
-LATE_S = 10.0
+LATE_S = 60.0
 
 
 class GatedSource(MemorySource):
