@@ -70,7 +70,7 @@ def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path)
         return orjson.loads(retinue("call", *arguments, "--json", cwd=tmp_path))
 
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
-        url = hub.wait_for("hub at").rpartition(" ")[2].strip()
+        url = hub.wait_for("hub at").split("hub at ")[1].split()[0]
         for digest in digests:
             retinue("up", digest, "--yes", cwd=tmp_path)
         for team in ("news", "words"):
