@@ -137,7 +137,7 @@ class JoinedMesh:
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """Dispatch one call of the agent to an agent that offers the skill."""
-        if call.agent in self.own_agents:
+        if call.agent is not None and call.agent in self.own_agents:
             call = replace(call, agent=self.own_agents[call.agent])
         try:
             url = self._hub_url or find_hub_url(self._state)
