@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
 import pytest
 
 from retinue.client.mesh_client import MeshClient
@@ -56,10 +55,10 @@ class Mesh:
 
 def write_scheduled(write_team: WriteTeam, version: str, *keys: str) -> Path:
     more = "".join(NIGHTLY.format(keys=text) for text in keys)
-    folder = write_team(version, more=more)
-    (folder / "workflows").mkdir(exist_ok=True)
-    (folder / "workflows" / "nightly.yaml").write_text(WORKFLOW)
-    return folder
+    workflows = write_team(version) / "workflows"
+    workflows.mkdir(exist_ok=True)
+    (workflows / "nightly.yaml").write_text(WORKFLOW)
+    return write_team(version, more=more)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +79,12 @@ def test_a_schedule_that_never_fires_is_refused_before_packing(
 
 
 def test_a_schedule_of_another_workflow_is_refused(write_team: WriteTeam) -> None:
-    folder = write_team(more='[[schedules]]\nworkflow = "other"\nevery = "1h"\n')
     with pytest.raises(InvalidSettingError, match=r"schedules.0.workflow: no workflow other"):
-        read_source(folder)
+        write_team(more='[[schedules]]\nworkflow = "other"\nevery = "1h"\n')
 
 
 async def pack(teams: TeamCommands, state: State, folder: Path) -> Team:
     """Pack a team and install its config, as ``up`` does."""
-    text = (folder / "team.lock").read_text()
-    files = {file.path: file.row.sha256 for file in read_source(folder).files if file.path != "team.lock"}
-
-    (folder / "team.lock").write_bytes(orjson.dumps({**orjson.loads(text), "files": files}))
     team = (await teams.pack(folder, registry=None, output=None)).team
     pulled = await teams.pull(team.digest)
     config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)

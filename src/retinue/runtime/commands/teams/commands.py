@@ -30,8 +30,8 @@ from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import (
     check_files,
-    has_packages,
     make_environments,
+    plan_installations,
     verify_signature,
 )
 from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
@@ -449,8 +449,9 @@ class TeamCommands:
                 team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **proof, **content}
             )
             echo(f"files unpacked: {len(files)}")
+        has_packages = bool(plan_installations(self._store, team, os.environ))
         making = asyncio.to_thread(make_environments, self._store, team, os.environ)
-        if is_running or not has_packages(team):
+        if is_running or not has_packages:
             await making
             return
         # the hub starts meanwhile; the step that needs it raises why it does not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -51,16 +51,23 @@ def check_files(store: TeamStore, team: Team) -> None:
             raise TeamRefusedError("changed", where, f"{row.path} is not as it was packed", remedy=_REMEDY)
 
 
-def has_packages(team: Team) -> bool:
-    """Whether a digest has locks whose packages are installed before it runs."""
-    locks = [*team.lock.agents.values(), *team.lock.imports.values()]
-    return any(locked.lock is not None for locked in locks)
-
-
 def make_environments(store: TeamStore, team: Team, environ: Mapping[str, str]) -> None:
     """Install the packages that a digest locked, where they are not there, a few locks at once.
 
     Raises InvalidSettingError for a lock that is not that of its package, and StateError.
+    """
+    if works := plan_installations(store, team, environ):
+        with ThreadPoolExecutor(min(AT_ONCE, len(works)), "environments") as pool:
+            for future in [pool.submit(work) for work in works]:
+                future.result()
+
+
+def plan_installations(
+    store: TeamStore, team: Team, environ: Mapping[str, str]
+) -> Sequence[Callable[[], object]]:
+    """What installs the packages of a digest, lock by lock; it does nothing where they are there.
+
+    Raises InvalidSettingError for a lock that is not that of its package.
     """
     sweep(store.environments)
     environments = Environments(store.environments, environ)
@@ -86,10 +93,7 @@ def make_environments(store: TeamStore, team: Team, environ: Mapping[str, str]) 
             works.append(partial(environments.make_npm, manifest, content))
         elif table.pypi is not None:
             works.append(partial(environments.make_python, content, is_agent=False))
-    if works:
-        with ThreadPoolExecutor(min(AT_ONCE, len(works)), "environments") as pool:
-            for future in [pool.submit(work) for work in works]:
-                future.result()
+    return works
 
 
 def _read(path: Path) -> bytes:
