@@ -37,6 +37,7 @@ _FACTS: Mapping[str, Any] = {
     "chain": {"type": "Set", "element": _AGENT},
     "trusted": _BOOLEAN,
     "run": _BOOLEAN,
+    "can_ask": _BOOLEAN,
     "sources": {"type": "Set", "element": _AGENT},
     "foreign": {"type": "Set", "element": _AGENT},
     "hour": {"type": "Long"},

@@ -45,7 +45,7 @@ from retinue.mcp.relay.requests import RelayRequest, RequestReader, SessionGoneE
 from retinue.mcp.relay.response_writer import ResponseWriter
 from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.upstream.client import AgentClient
-from retinue.mesh.channel import NullChannel, PausingChannel
+from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, use_permission
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -230,7 +230,7 @@ class RelayEndpoint:
                 try:
                     with TimeLimit(timeout_s) as limit:
                         exchange.channel = PausingChannel(exchange.questions, limit)
-                        await self._check_read(message, call, request.listing, admitted)
+                        await self._check_read(message, call, request.listing, admitted, exchange.channel)
                         with admitted.forward() as outgoing:
                             await exchange.send(request.listing, outgoing.trace, name_read(message))
                 except TimeoutError:
@@ -242,7 +242,7 @@ class RelayEndpoint:
         return None
 
     async def _check_read(
-        self, message: Message, call: Call, listing: Listing, admitted: AdmittedCall
+        self, message: Message, call: Call, listing: Listing, admitted: AdmittedCall, channel: Channel
     ) -> None:
         """Let a message pass that reads what policies permit; raises PolicyDeniedError.
 
@@ -252,7 +252,7 @@ class RelayEndpoint:
         if check is None or (item := read_item(message)) is None:
             return
         call = replace(call, arguments=read_arguments(message), trace=admitted.trace)
-        permitted = await check(call, listing, item, admitted)
+        permitted = await check(call, listing, item, admitted, channel)
         admitted.policy = permitted.note
         if message.method == "resources/subscribe":
             return
