@@ -56,6 +56,7 @@ from retinue.runtime.commands.teams.upgrading import (
     refuse_other_rollout,
     wait_for_drain,
 )
+from retinue.runtime.commands.teams.vendoring import vendor_packages
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.programs import (
@@ -76,9 +77,11 @@ from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
 from retinue.team.definition import DATA, TeamImport
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
+from retinue.team.files import ARCHIVES_LAYER, WHEELS_LAYER
 from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
+from retinue.team.vendored import check_vendored
 from retinue.web.http_client import HttpClient
 
 Echo = Callable[[str], None]
@@ -156,16 +159,22 @@ class TeamCommands:
         self._http = http
         self._store = TeamStore(state)
 
-    async def pack(self, folder: Path, *, registry: str | None, output: Path | None) -> PackedTeam:
+    async def pack(
+        self, folder: Path, *, registry: str | None, output: Path | None, vendor: bool = False
+    ) -> PackedTeam:
         """Pack and sign the team in a folder, into the registry of the state, another one, or a file.
 
-        Raises InvalidSettingError for a folder that is not as its lock says, or that holds a secret.
+        With ``vendor`` the packages of its locks are in the digest, too. Raises InvalidSettingError for a
+        folder that is not as its lock says, or that holds a secret.
         """
-        source = read_source(folder)
+        source = await asyncio.to_thread(read_source, folder)
         lock = source.read_lock()
         source.check_secrets(os.environ)
         check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
-        package = pack_team(source.definition, lock, source.files)
+        files = list(source.files)
+        if vendor:
+            files += await asyncio.to_thread(vendor_packages, source, lock, os.environ)
+        package = await asyncio.to_thread(pack_team, source.definition, lock, files)
         config = package.blobs[package.manifest.config.digest]
         team = open_team(package.manifest, config, digest=package.digest, where=source.definition.name)
         signer = card_signer(self._settings.signatures, self._state)
@@ -321,7 +330,7 @@ class TeamCommands:
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
             signer = verify_signature(self._store, team, self._trusted_keys()).owner
-            check_files(self._store, team)
+            await asyncio.to_thread(check_files, self._store, team)
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
@@ -332,7 +341,7 @@ class TeamCommands:
                 return await self._follow(row, team, echo)
             with self._store.starting(row, team.names):
                 await self._check_mesh(team)
-                make_environments(self._store, team, os.environ)
+                await asyncio.to_thread(make_environments, self._store, team, os.environ)
                 if row.active is None:
                     started = replace(
                         row,
@@ -421,7 +430,7 @@ class TeamCommands:
         if active is None or active.digest == pulled.team.digest:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
-        files = {file.path: (folder / file.path).read_bytes() for file in active.files}
+        files = await asyncio.to_thread(_read_files, folder, active)
         changes = compare_content(TeamContent(active, files), await read_content(pulled))
         return [line for change in changes for line in change.render()]
 
@@ -442,12 +451,13 @@ class TeamCommands:
         check_programs(team)
         if not self._store.has(team.name, team.digest):
             files = await pulled.pull_files()
+            contents = {file.path: file.content for file in files}
+            check_vendored(team.files, team.lock, contents, where=pulled.place)
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
-            content = {f"{FILES}/{file.path}": file.content for file in files}
+            content = {f"{FILES}/{path}": file for path, file in contents.items()}
             proof = {MANIFEST: pulled.manifest_bytes, SIGNATURES: orjson.dumps(list(pulled.signatures))}
-            self._store.install(
-                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **proof, **content}
-            )
+            content |= {CONFIG: config, SETTINGS: render_settings(team), **proof}
+            await asyncio.to_thread(self._store.install, team.name, team.digest, content)
             echo(f"files unpacked: {len(files)}")
         has_packages = bool(plan_installations(self._store, team, os.environ))
         making = asyncio.to_thread(make_environments, self._store, team, os.environ)
@@ -531,6 +541,15 @@ class TeamCommands:
             self._store.settle(started, team.names)
             await renew_schedules(client, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
+
+
+def _read_files(folder: Path, team: Team) -> dict[str, bytes]:
+    """The installed files of a digest but its packages, which no difference looks at."""
+    return {
+        file.path: (folder / file.path).read_bytes()
+        for file in team.files
+        if file.layer not in (WHEELS_LAYER, ARCHIVES_LAYER)
+    }
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

@@ -70,8 +70,9 @@ def plan_installations(
     Raises InvalidSettingError for a lock that is not that of its package.
     """
     sweep(store.environments)
-    environments = Environments(store.environments, environ)
     place = store.folder_of(team.name, team.digest) / FILES
+    vendored = place if team.is_vendored else None
+    environments = Environments(store.environments, environ, vendored=vendored)
     agents = {locked.lock for locked in team.lock.agents.values()} - {None}
     works: list[Callable[[], object]] = [
         partial(environments.make_python, (place / lock).read_bytes(), is_agent=True)
