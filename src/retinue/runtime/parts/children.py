@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
+
 from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
@@ -43,6 +45,8 @@ TEAMS_LOOK_S = 0.2
 
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
+
+_log = structlog.get_logger("retinue.children")
 
 
 class ModelsPart(Part):
@@ -160,13 +164,19 @@ class SupervisorPart(Part):
 
             Start and stop the programs of teams.
             """
-            before = look()
+            before, problem = look(), ""
             while True:
                 await _wait_for_teams(process.state, before[1])
-                if (now := look()) != before:
-                    before = now
-                    await catch_up(process)  # the policies of a team are in force before its programs run
-                    children.replace_soon(list_specs(current))
+                try:
+                    if (now := look()) != before:
+                        await catch_up(process)  # the policies of a team are in force before its programs run
+                        children.replace_soon(list_specs(current))
+                        before = now
+                    problem = ""
+                except Exception as error:  # noqa: BLE001 - no later change would be followed
+                    if problem != str(error):
+                        problem = str(error)
+                        _log.error("agents and teams cannot be read; tried again", error=problem)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -207,8 +217,10 @@ class SupervisorPart(Part):
 async def _wait_for_teams(state: State, before: object) -> None:
     """Wait until it is time to look again; a command that waits for the programs of a team waits less."""
     until = time.monotonic() + IMPORTS_LOOK_S
-    while time.monotonic() < until and find_teams_change(state) == before:
+    while True:
         await asyncio.sleep(TEAMS_LOOK_S)
+        if time.monotonic() >= until or find_teams_change(state) != before:
+            return
 
 
 async def probe_all(process: Process, timeout_s: float) -> None:
