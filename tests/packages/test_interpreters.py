@@ -1,7 +1,7 @@
 """A workflow on every other supported Python that is here, each with the SQLite that it was built with.
 
-The Python of these tests runs workflows in all others, and the demo in `test_release`. DBOS writes the time by
-an expression that depends on the version of Python and fails with old SQLite, so one interpreter proves
+The Python of these tests runs workflows in all others, and the demo in `test_release`. DBOS writes the time
+by an expression that depends on the version of Python and fails with old SQLite, so one interpreter proves
 nothing for the others. An interpreter that is missing is skipped, loudly.
 """
 
@@ -46,7 +46,7 @@ def test_a_workflow_runs_on_each_python_with_its_sqlite(
     except UvNotFoundError as error:
         pytest.skip(f"NOT TESTED with python{version}, because there is no uv: {error}")
     folder = tmp_path / "environment"
-    make_environment(uv, [], settings, folder, python)
+    make_environment(uv, [], settings, folder, python, compiles=False)
     done = subprocess.run(
         [str(folder / "bin" / "retinue"), "demo", "textwrap"],
         cwd=tmp_path,

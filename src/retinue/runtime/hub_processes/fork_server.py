@@ -173,7 +173,7 @@ def forking(main: Callable[[Sequence[str]], NoReturn]) -> Iterator[ForkServer | 
 
 
 def _run(control: socket.socket, main: Callable[[Sequence[str]], NoReturn]) -> NoReturn:
-    """Be the fork server, and run ``main`` in each process that it forks. The parent's frames go no further."""
+    """Be the fork server, and run ``main`` in each process that it forks; never return."""
     code: object = 1
     try:
         os.setsid()  # Ctrl-C reaches the parent only
