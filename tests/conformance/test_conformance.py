@@ -47,7 +47,7 @@ def imported_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("imported_url", "name"), IMPORTED, indirect=["imported_url"], scope="module")
+@pytest.mark.parametrize(("imported_url", "name"), IMPORTED, indirect=["imported_url"])
 @requirement("S-16")
 def test_a_public_suite_finds_nothing_wrong_in_front_of_an_imported_server(
     suites: None, imported_url: str, name: str

@@ -73,11 +73,11 @@ def serve_forks(control: socket.socket) -> list[str]:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     while True:
-        readable, _, _ = select.select([control, woken], [], [])
+        readable, _, _ = select.select([control.fileno(), woken], [], [])
         if woken in readable:
             os.read(woken, _WAKEUPS_BYTES)
             _tell_ends(pipes)
-        if control in readable:
+        if control.fileno() in readable:
             packet, received = _receive(control)
             if not packet:
                 os._exit(0)
