@@ -367,6 +367,11 @@ class Definition(StrictModel):
     schedule: SchedulePart | None = None
     on: Triggers | None = None
 
+    @property
+    def runs_others(self) -> bool:
+        """Whether a step runs another workflow."""
+        return any(step.workflow is not None for step in iterate_steps(self.steps))
+
     def complete_input(self, value: Any) -> Any:
         """The input of a run; a missing one is an empty object where the schema asks for an object."""
         is_object = self.input is not None and self.input.get("type") == "object"
