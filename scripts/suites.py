@@ -39,7 +39,7 @@ END_TO_END = (
 WORKERS = 4
 """Two more than the cores of a small machine, because tests wait for processes, files and clocks.
 
-With one more, a quarter of the processor time of both runs was idle.
+With one more, a quarter of the processor time was idle.
 """
 SLOWEST = 20
 FEW = 50
