@@ -57,7 +57,7 @@ from tests.recording import Recording
 from tests.serving import serve_app
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-WAIT_S = 30.0
+WAIT_S = 60.0
 """Longer than anything takes; a test that waits this long has failed."""
 
 NOT_OPENED = frozenset(

@@ -200,7 +200,7 @@ async def test_those_that_fail_or_are_late_are_named_and_the_rest_is_answered(ht
         return Response(b"[]")
 
     routes = [Route(f"/{one.__name__}/search", one, methods=["POST"]) for one in (hang, refuse, babble)]
-    hub = Hub(http, "a", WEATHER, timeout_s=0.5)
+    hub = Hub(http, "a", WEATHER, timeout_s=1.5)
     async with serve_app(Starlette(routes=routes)) as other:
         gone = "http://127.0.0.1:1"
         hub.upstreams = [*(f"{other}/{one}" for one in ("hang", "refuse", "babble")), gone]

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 from scripts.npm_packages import InstallFailedError, install
 from tests.services import get_program
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE_FOLDER = ROOT / ".tools" / "browser-npm"
+WAIT_MS = 60_000
+"""A limit of failures, not a promise: pages are shown late on a machine that others use, too."""
+
+expect.set_options(timeout=WAIT_MS)
 
 
 @asynccontextmanager
@@ -22,7 +26,9 @@ async def open_browser() -> AsyncIterator[Browser]:
     """Chromium; where it is missing CI fails and a laptop skips, loudly."""
     path = get_program("chromium")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], timeout=WAIT_MS
+        )
         try:
             yield browser
         finally:
@@ -36,6 +42,7 @@ async def open_page(browser: Browser, *, expected: str | None = None, **options:
     Messages with the text ``expected`` are in order: Chromium itself tells of a failed request.
     """
     context = await browser.new_context(**options)
+    context.set_default_timeout(WAIT_MS)
     page = await context.new_page()
     complaints: list[str] = []
 

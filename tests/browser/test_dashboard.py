@@ -46,13 +46,13 @@ async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
         await page.get_by_role("link", name="approve").click()
         await page.get_by_label("n required").fill("4")
         await page.get_by_role("button", name="Start").click()
-        await expect(page.get_by_role("heading", name="May it go on?")).to_be_visible(timeout=20_000)
+        await expect(page.get_by_role("heading", name="May it go on?")).to_be_visible()
         await page.get_by_role("link", name="Overview").click()
         await expect(page.locator("#needs")).to_contain_text("waits for an answer: May it go on?")
         await page.locator("#needs").get_by_role("link", name="approve").click()
         await page.get_by_label("Answer").fill('{"yes": true}')
         await page.get_by_role("button", name="Answer").click()
-        await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible(timeout=20_000)
+        await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible()
         await page.get_by_role("link", name="Calls of this run").click()
         await expect(page.get_by_role("heading", name="Trace")).to_be_visible()
         rows = page.locator("table.waterfall tbody tr")
@@ -72,7 +72,7 @@ async def test_calls_and_a_lost_hub_show_without_a_reload(running: Running, brow
             await asyncio.to_thread(call.wait_for, "42")
         await expect(page.locator("tbody tr", has_text="twice")).to_be_visible()
         running.hub.process.kill()
-        await expect(page.get_by_role("status")).to_have_text("the hub does not answer", timeout=10_000)
+        await expect(page.get_by_role("status")).to_have_text("the hub does not answer")
 
 
 async def test_seven_visible_tabs_share_one_stream_and_all_are_live(
@@ -84,14 +84,14 @@ async def test_seven_visible_tabs_share_one_stream_and_all_are_live(
     try:
         pages = [await context.new_page() for _ in range(8)]
         for page in pages:
-            await page.goto(f"{running.url}/ui/agents", timeout=10_000)
+            await page.goto(f"{running.url}/ui/agents")
             await expect(page.get_by_role("status")).to_have_text("live")
         assert len(streams) == 1
         await pages[0].close()  # it held the stream
         await expect(pages[-1].get_by_role("link", name="shop-agent")).to_be_visible()
         running.agent.process.terminate()
         for page in pages[1:]:
-            await expect(page.get_by_role("link", name="shop-agent")).to_have_count(0, timeout=20_000)
+            await expect(page.get_by_role("link", name="shop-agent")).to_have_count(0)
         assert len(streams) == 2
     finally:
         await context.close()
@@ -125,10 +125,10 @@ async def test_a_lost_hub_is_said_and_found_again(running: Running, browser: Bro
         await expect(page.get_by_role("status")).to_have_text("live")
         running.hub.process.kill()
         running.hub.process.wait()
-        await expect(page.get_by_role("status")).to_have_text("the hub does not answer", timeout=10_000)
+        await expect(page.get_by_role("status")).to_have_text("the hub does not answer")
         with program("hub", "--bare", "--port", port, cwd=running.folder) as hub:
             hub.wait_for("hub at")
-            await expect(page.get_by_role("status")).to_have_text("live", timeout=30_000)
+            await expect(page.get_by_role("status")).to_have_text("live")
             await expect(page.get_by_role("link", name="shop-agent")).to_be_visible()
 
 
@@ -161,7 +161,7 @@ async def test_the_overview_names_what_waits_for_a_person(
             await expect(change).to_contain_text('+  "description": "Shouts a text."')
             with program("imports", "accept", "loud", cwd=tmp_path) as command:
                 await asyncio.to_thread(command.wait_for, "accepted: ")
-            await expect(needs.locator("code")).to_have_count(0, timeout=15_000)
+            await expect(needs.locator("code")).to_have_count(0)
 
 
 async def test_a_draft_is_checked_while_typing_saved_and_run(running: Running, browser: Browser) -> None:
@@ -186,9 +186,7 @@ async def test_a_draft_is_checked_while_typing_saved_and_run(running: Running, b
         await expect(page.get_by_role("status").last).to_contain_text("Stored as mine")
         await page.get_by_label("Input of a run").fill('{"n": 41}')
         await page.get_by_role("button", name="Run").click()
-        await expect(page.locator("section", has_text="Output").locator("pre").first).to_have_text(
-            "42", timeout=20_000
-        )
+        await expect(page.locator("section", has_text="Output").locator("pre").first).to_have_text("42")
         await page.goto(f"{running.url}/ui/workflows/mine")
         await page.get_by_role("link", name="Change a copy").click()
         await expect(page.get_by_label("YAML or JSON")).to_have_value(re.compile('"skill": "plus"'))
@@ -275,13 +273,13 @@ async def test_a_run_is_cancelled_resumed_refused_and_run_again_from_a_step(
         await sign_in(page, running.url, running.token)
         await page.goto(f"{running.url}/ui/runs/{run}")
         title = page.get_by_role("heading", level=1)
-        await expect(page.get_by_role("button", name="Approve")).to_be_visible(timeout=20_000)
+        await expect(page.get_by_role("button", name="Approve")).to_be_visible()
         await page.get_by_role("button", name="Cancel").click()
         await expect(title).to_contain_text("cancelled")
         await page.get_by_role("button", name="Resume").click()
-        await expect(page.get_by_role("button", name="Approve")).to_be_visible(timeout=20_000)
+        await expect(page.get_by_role("button", name="Approve")).to_be_visible()
         await page.get_by_role("button", name="Approve").click()
-        await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible(timeout=20_000)
+        await expect(page.locator("pre", has_text='"sum": 15')).to_be_visible()
         await expect(title).to_contain_text("done")
         row = page.locator("tr", has_text=re.compile("^first"))
         await row.locator("summary").click()
@@ -290,8 +288,8 @@ async def test_a_run_is_cancelled_resumed_refused_and_run_again_from_a_step(
         await row.locator("summary").click()
         await page.locator("tr", has_text=re.compile("^ask")).get_by_role("button", name="Rerun").click()
         await expect(page.get_by_text("Rerun of")).to_contain_text(run)
-        await page.get_by_role("button", name="Refuse").click(timeout=20_000)
-        await expect(title).to_contain_text("done", timeout=20_000)
+        await page.get_by_role("button", name="Refuse").click()
+        await expect(title).to_contain_text("done")
         row = page.locator("tr", has_text=re.compile("^ask"))
         await row.locator("summary").click()
         await expect(row.locator("pre", has_text="false")).to_be_visible()

@@ -146,6 +146,6 @@ async def test_nothing_that_an_agent_or_a_workflow_says_runs_or_breaks_a_page(
             await page.goto(f"{url}/ui/runs/{run}")
             await page.get_by_label("Answer").fill(MARKUP)
             await page.get_by_role("button", name="Answer").click()
-            await expect(page.get_by_role("heading", level=1)).to_contain_text("done", timeout=20_000)
+            await expect(page.get_by_role("heading", level=1)).to_contain_text("done")
             await check(page, f"{url}/ui/runs/{run}")
         assert dialogs == []

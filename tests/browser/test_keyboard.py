@@ -66,7 +66,7 @@ async def test_a_skill_is_called_by_keyboard_and_the_focus_stays_when_a_row_abov
             await expect(page.get_by_role("link", name="aaa-agent")).to_be_visible()
             await tab_to(page, "a[href$='/agents/sum-agent']")
             await asyncio.to_thread(other.process.terminate)
-            await expect(page.get_by_role("link", name="aaa-agent")).to_have_count(0, timeout=20_000)
+            await expect(page.get_by_role("link", name="aaa-agent")).to_have_count(0)
             await expect(page.get_by_role("link", name="sum-agent")).to_be_focused()
             await page.keyboard.press("Enter")
             await expect(page.get_by_role("heading", level=1)).to_contain_text("sum-agent")

@@ -34,7 +34,7 @@ async def test_a_question_with_a_boolean_is_answered_by_a_button(
     async with open_page(browser, viewport={"width": 390, "height": 800}) as page:
         await sign_in(page, running.url, running.token)
         await page.goto(f"{running.url}/ui/runs/{run}")
-        await expect(page.get_by_role("heading", name="Send it?")).to_be_visible(timeout=30_000)
+        await expect(page.get_by_role("heading", name="Send it?")).to_be_visible()
         assert await find_barriers(page, axe) == []
         if schema == "one boolean":
             await page.get_by_role("button", name="Refuse").click()
@@ -49,5 +49,5 @@ async def test_a_question_with_a_boolean_is_answered_by_a_button(
             await page.get_by_role("group", name="ok required").get_by_label("Yes").check()
             await page.get_by_role("button", name="Answer").click()
             answer = '"comment": "fine"'
-        await expect(page.get_by_role("heading", level=1)).to_contain_text("done", timeout=30_000)
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("done")
         await expect(page.locator("section pre", has_text=answer).first).to_be_visible()

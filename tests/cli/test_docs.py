@@ -41,6 +41,8 @@ ELSEWHERE = (
     "retinue import a2a https://agents.example.org --token-env PARTNER_TOKEN",
     "retinue up editorial",
     "retinue down editorial",
+    "retinue record-team editorial -o calls.json --for 600",
+    "retinue replay-team editorial --trace calls.json",
 )
 """What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
 hub in the background and its log, of the guide to orchestration, of conversations, of keys at a URL, of

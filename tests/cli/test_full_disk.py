@@ -125,6 +125,7 @@ ELSEWHERE = {
         ("lock", "pack", "up", "down"),
         "tests/team/test_team_attacks.py::test_a_full_disk_leaves_no_file_of_a_digest",
     ),
+    "record-team": "tests/team/test_team_replay.py::test_a_recording_on_a_full_disk_is_one_error",
     "imports login": "tests/runtime/test_import_logins.py::test_a_login_on_a_full_disk_keeps_the_old_one",
 }
 """Commands that are tried by another test."""
@@ -146,7 +147,7 @@ READS = frozenset(
         "team",
     }
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"team", "diff"}
+    | {"team", "diff", "replay-team"}
     | {
         "policy check",
         "policy test",
@@ -344,14 +345,14 @@ def test_a_command_that_finds_no_room_says_so_in_one_line_and_changes_nothing(
     assert {one["run"]: one["status"] for one in shown} == {"waiting": "running", "cancelled": "cancelled"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("trial", SERVES)
 def test_a_program_that_finds_no_room_ends_with_one_line_and_changes_nothing(disk: Disk, trial: str) -> None:
     before = disk.read()
     command = [sys.executable, "-m", "retinue", *name_of(trial).split(), *SERVES[trial]]
     with disk.full():
         ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
         )
     assert ended.returncode == 8, ended.stderr
     check_line(disk, ended.stderr)

@@ -162,7 +162,7 @@ def test_an_interrupt_cancels_the_call() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-    assert cancelled.wait(30)
+    assert cancelled.wait(60)
     thread.close()
 
 
@@ -205,9 +205,9 @@ def test_calls_of_other_threads_end_when_the_connection_is_closed() -> None:
 
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
-    assert started.wait(30)
+    assert started.wait(60)
     thread.close(last)
-    caller.join(30)
+    caller.join(60)
     assert sorted(ended) == ["call", "last"]
 
 

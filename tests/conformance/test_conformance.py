@@ -23,7 +23,7 @@ UNSCORED = "0.2.0-alpha.12, all that 2026-07-28 requires"
 """It also runs, and does not count, scenarios of the tasks extension, which nobody declares here."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUNS)
 @requirement("S-16")
 def test_a_public_suite_finds_nothing_wrong(suites: None, url: str, name: str) -> None:
@@ -46,7 +46,7 @@ def imported_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         yield found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("imported_url", "name"), IMPORTED, indirect=["imported_url"])
 @requirement("S-16")
 def test_a_public_suite_finds_nothing_wrong_in_front_of_an_imported_server(
@@ -59,7 +59,7 @@ def test_a_public_suite_finds_nothing_wrong_in_front_of_an_imported_server(
         assert verdict.failed == 0, verdict.output
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @requirement("S-16")
 def test_no_scenario_scored_or_not_fails_in_front_of_a_server_that_the_server_itself_passes(
     suites: None, tmp_path: Path

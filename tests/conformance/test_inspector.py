@@ -76,7 +76,7 @@ def names(listed: list[dict[str, Any]]) -> set[str]:
     return {one["name"] for one in listed}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @requirement("S-02")
 @requirement("S-16")
 def test_the_inspector_lists_and_calls_tools(target: Target) -> None:
@@ -94,7 +94,7 @@ def test_the_inspector_lists_and_calls_tools(target: Target) -> None:
         assert [block["type"] for block in mixed["content"]] == ["text", "image", "resource"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @requirement("S-02")
 @requirement("S-16")
 def test_the_inspector_lists_and_reads_resources(target: Target) -> None:
@@ -113,7 +113,7 @@ def test_the_inspector_lists_and_reads_resources(target: Target) -> None:
         assert orjson.loads(data["contents"][0]["text"])["data"] == "Data for ID: 7"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @requirement("S-16")
 def test_the_inspector_lists_and_gets_prompts(target: Target) -> None:
     for era in target.eras:

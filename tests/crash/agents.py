@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.ports import reserved_port
+from tests.processes.freezing import freeze
 from tests.processes.running import WAIT_S, Program, wait_until
 
 AGENT = '''
@@ -101,6 +102,10 @@ class KeptAgents:
     def send(self, name: str, number: signal.Signals) -> None:
         """Send a signal to the process of an agent."""
         self._programs[name].send(number)
+
+    def freeze(self, name: str, files: Sequence[Path] = ()) -> None:
+        """Stop the process of an agent while it holds no lock of these SQLite files, until SIGCONT."""
+        freeze(self._programs[name].process.pid, files)
 
     def read_log(self) -> list[str]:
         """The points that were passed, each with its number."""

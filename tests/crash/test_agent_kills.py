@@ -65,7 +65,7 @@ def check_undone(agents: Agents, record: RunRecord, n: int) -> None:
 
 
 @requirement("P-31")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_a_saga_is_undone_whose_agents_die_in_calls_and_come_back_after_half_a_second_and_later(
     tmp_path: Path, retinue_home: Path, hub: Program
 ) -> None:

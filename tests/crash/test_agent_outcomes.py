@@ -32,7 +32,7 @@ async def charge(amount: int) -> int:
     return len(log.read_text().splitlines())
 """
 
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(30.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 def charge(till: Program, key: str, amount: int, token: str | None = None) -> Any:

@@ -110,7 +110,7 @@ def run_command(*arguments: str, cwd: Path) -> str:
         return command.output
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_calls_that_wait_for_approval_outlive_the_hub_and_are_made_once(
     tmp_path: Path, retinue_home: Path, database: str
 ) -> None:

@@ -17,7 +17,7 @@ from tests.processes.test_logins_elsewhere import LoggedIn, log_in_at_docs
 
 __all__ = ["port"]
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Hub:
         self._served.wait()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @requirement("P-29")
 def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
     tmp_path: Path, retinue_home: Path, database: str
@@ -136,7 +136,7 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
     assert log["note 1"] == 1
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_worker_without_the_code_of_a_run_passes_it_on(tmp_path: Path, retinue_home: Path) -> None:
     """It takes the run of a killed hub over; a worker that is started with the file executes it."""
     (tmp_path / "worker.py").write_text(AGENT)
@@ -163,7 +163,7 @@ def test_a_worker_without_the_code_of_a_run_passes_it_on(tmp_path: Path, retinue
                 wait_until(lambda: read_log(tmp_path)["end 4"] == 1, "the run comes to its end")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_hub_lists_and_starts_the_workflows_of_a_worker_and_says_when_it_is_missing(
     tmp_path: Path, retinue_home: Path, database: str
 ) -> None:

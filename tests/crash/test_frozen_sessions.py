@@ -37,12 +37,12 @@ async def test_what_a_frozen_session_holds_is_given_back_and_it_begins_again(
         connection.execute(change, {"running": 1})
         if tries == 1:
             holding.set()
-            goes_on.wait(30)
+            goes_on.wait(60)
         connection.execute(sa.text("SELECT 1"))
 
     writing = asyncio.create_task(frozen.write(stand_still))
     assert await asyncio.to_thread(holding.wait, 10)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await other.write(lambda connection: connection.execute(change, {"running": 2}))
     goes_on.set()
     await writing
@@ -66,7 +66,7 @@ async def test_what_a_session_holds_that_froze_between_two_rows_is_given_back(
     class Dumper(StrDumper):
         def dump(self, value: object) -> bytes:
             holding.set()
-            goes_on.wait(30)
+            goes_on.wait(60)
             return b"y"
 
     # before the first connection, which copies what is registered
@@ -82,7 +82,7 @@ async def test_what_a_session_holds_that_froze_between_two_rows_is_given_back(
     writing = asyncio.create_task(frozen.write(lambda connection: connection.execute(change, rows)))
     try:
         assert await asyncio.to_thread(holding.wait, 10)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await other.write(lambda connection: connection.execute(change, {"executor": "x"}))
     finally:
         goes_on.set()
@@ -108,14 +108,14 @@ async def test_the_row_of_a_run_that_a_frozen_session_holds_delays_no_lease_and_
         hold = "SELECT 1 FROM dbos.workflow_status WHERE workflow_uuid = 'held' FOR NO KEY UPDATE"
         frozen.execute(sa.text(hold))
         await lease.begin()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await list_taken() != ["free"]:
                 await asyncio.sleep(0.05)
         for _ in range(5):
             await lease.await_look()
         assert lease.epoch == 0
         assert await list_taken() == ["free"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await list_taken() != ["free", "held"]:
             await asyncio.sleep(0.05)
     await lease.end()

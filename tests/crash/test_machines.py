@@ -17,7 +17,8 @@ import pytest
 
 from tests.crash.postgres import Postgres
 from tests.crash.test_nodes import finish_all, looking_at
-from tests.processes.running import execute, program, wait_until
+from tests.processes.freezing import freeze
+from tests.processes.running import WAIT_S, execute, program, wait_until
 
 LEASE_S = 2.0
 AGENT = '''
@@ -104,7 +105,7 @@ async def test_a_run_of_a_hub_that_is_lost_for_good_ends_on_another_machine(
                 wait_until(lambda: "begin 1 for token:ci" in log(), "the second step begins")
                 if is_answered:
                     # the hub is there no more when the answer comes, and the agent cannot know it
-                    hub.send(signal.SIGSTOP)
+                    freeze(hub.process.pid)
                     (tmp_path / "go").touch()
                     wait_until(lambda: "end 1" in log(), "the second step ends")
                 hub.send(signal.SIGKILL)
@@ -113,7 +114,7 @@ async def test_a_run_of_a_hub_that_is_lost_for_good_ends_on_another_machine(
                     wait_until(lambda: sum("begin 1 " in line for line in log()) == 2, "it begins again")
                     (tmp_path / "go").touch()
                 async with looking_at(database, tmp_path) as runs:
-                    (record,) = await finish_all(runs, ["mine"], 40)
+                    (record,) = await finish_all(runs, ["mine"], WAIT_S)
                     assert record.get() == {"n": 3}
                 worker.wait_for("runs taken over")
     counted = Counter(log())

@@ -33,6 +33,7 @@ from tests.crash.test_thinking import (
     open_storage,
 )
 from tests.crash.test_thinking_victims import CALLS, FROZEN_S, HUB, REQUESTS
+from tests.processes.freezing import freeze, list_databases
 from tests.processes.running import Program, program, wait_until
 from tests.requirements import requirement
 
@@ -184,7 +185,7 @@ async def test_without_a_hub_a_caller_that_goes_away_ends_the_loop_unless_it_gav
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub(
     tmp_path: Path, retinue_home: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +197,7 @@ async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub
             hub.url_in("hub at")
             asking = await begin(agents, retinue_home, "add 11")
             stack.enter_context(program("worker", cwd=tmp_path)).wait_for("worker on")
-            hub.send(signal.SIGSTOP)
+            freeze(hub.process.pid, list_databases(retinue_home))
             stays.unlink()
             check_run(await end_newest_run(database, tmp_path))
             hub.send(signal.SIGCONT)
@@ -250,6 +251,7 @@ class Frozen:
     agents: ThinkingAgents
     database: str
     folder: Path
+    home: Path
     programs: ExitStack
     hub: Program
     worker: Program | None = None
@@ -260,7 +262,7 @@ class Frozen:
     async def freeze_agent(self, name: str, call: str, go_on: GoOn) -> None:
         """Freeze an agent in a call, longer than a lease; then the call goes on."""
         await self.reach(call)
-        self.agents.send(name, signal.SIGSTOP)
+        await asyncio.to_thread(self.agents.freeze, name, list_databases(self.home))
         go_on()
         await asyncio.sleep(FROZEN_S)
         self.agents.send(name, signal.SIGCONT)
@@ -283,7 +285,7 @@ class Frozen:
         async with looking_at(self.database, self.folder) as runs, asyncio.timeout(ENDS_WITHIN_S):
             run = (await runs.list_all())[0].id
             before = await count_resumptions(runs, run)
-            node.send(signal.SIGSTOP)
+            await asyncio.to_thread(freeze, node.process.pid, list_databases(self.home))
             while await count_resumptions(runs, run) == before:
                 await asyncio.sleep(0.05)
         go_on()
@@ -296,7 +298,7 @@ async def count_resumptions(runs: Runs, run: str) -> int:
 
 @requirement("T-01")
 @requirement("T-09")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_the_caller_gets_its_answer_whoever_is_frozen_in_its_loop(
     tmp_path: Path, retinue_home: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +309,7 @@ async def test_the_caller_gets_its_answer_whoever_is_frozen_in_its_loop(
         go_on = {call: agents.stay_at(call).unlink for call in points}
         hub = programs.enter_context(program(*HUB, cwd=tmp_path))
         hub.url_in("hub at")
-        frozen = Frozen(agents, database, tmp_path, programs, hub)
+        frozen = Frozen(agents, database, tmp_path, retinue_home, programs, hub)
         asking = await begin(agents, retinue_home, "complete 1")
         await frozen.freeze_agent("thinker", "complete 1", go_on["complete 1"])
         await frozen.freeze_agent("adder", "add 11", go_on["add 11"])
@@ -342,7 +344,7 @@ async def test_the_answer_is_that_of_an_undisturbed_call_in_whichever_call_a_pro
         hub = programs.enter_context(program(*HUB, cwd=tmp_path))
         hub.url_in("hub at")
         agents = programs.enter_context(running(tmp_path))
-        frozen = Frozen(agents, database, tmp_path, programs, hub)
+        frozen = Frozen(agents, database, tmp_path, retinue_home, programs, hub)
         for number, call in enumerate([*REQUESTS[1:], *CALLS]):
             begins, go_on = agents.stay_at("complete 0").unlink, agents.stay_at(call).unlink
             asking = await begin(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,13 +18,15 @@ import pytest
 from retinue.core.errors import UnknownRunError
 from retinue.workflows.durable.runs import DurableRuns
 from retinue.workflows.runs.ports import RunContext, Runs
-from retinue.workflows.runs.records import RunRecord, RunRequest
+from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 from retinue.workflows.runs.tree import list_effects
 from tests.crash.code_flows import CODE_SHAPES, CodeShape
 from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres
-from tests.crash.processes import Node, await_log, check_log, read_log
+from tests.crash.processes import WAIT_S, Node, await_log, check_log, read_log
+from tests.processes.freezing import freeze
+from tests.time_bounds import Stopwatch
 from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS, SHAPES, Shape
 
 SEQUENCE, PARALLEL, TOGETHER = SHAPES["sequence"], SHAPES["parallel"], CODE_SHAPES["code: together"]
@@ -70,26 +71,10 @@ def plan_at(tmp_path: Path, database: str, name: str, **more: Any) -> Plan:
     return Plan(database=database, nodes=str(tmp_path / name), log=str(tmp_path / "log"), **given)
 
 
-def freeze(node: Node, database: str) -> None:
-    """Stop a process; not while it holds SQLite's only lock: then nobody could write before it goes on."""
-    for _ in range(100):
-        node.send_signal(signal.SIGSTOP)
-        if not database.startswith("sqlite") or _is_writable(database.removeprefix("sqlite:///")):
-            return
-        node.send_signal(signal.SIGCONT)
-        time.sleep(0.05)
-    raise AssertionError("it always holds the lock")
-
-
-def _is_writable(path: str) -> bool:
-    connection = sqlite3.connect(path, timeout=1, isolation_level=None)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
-    return True
+def list_files(database: str) -> list[Path]:
+    """The file of a database on SQLite, which has only one lock for all writers."""
+    file = database.removeprefix("sqlite:///")
+    return [] if file == database else [Path(file)]
 
 
 @pytest.mark.parametrize(("shape", "value"), [(PARALLEL, 7), (TOGETHER, 12)], ids=["yaml", "python"])
@@ -104,7 +89,7 @@ async def test_the_runs_of_a_node_that_died_end_at_another(
     await_log(log, lambda entries: sum(what == "end" for what, _, _ in entries) > 6)
     first.send_signal(signal.SIGKILL)
     async with looking_at(database, tmp_path) as runs:
-        records = await finish_all(runs, names, 40)
+        records = await finish_all(runs, names, WAIT_S)
         assert [record.get() for record in records] == [{"n": value}] * len(names)
         assert {record.status for record in await runs.list_all(children=True)} == {"done"}
     entries = read_log(log)
@@ -132,9 +117,9 @@ async def test_a_node_frozen_past_its_lease_damages_nothing(
     await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
     first = start(plan_at(tmp_path, database, "first", start=shapes, stay=True))
     await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) > 4)
-    freeze(first, database)
+    freeze(first.pid, list_files(database))
     async with looking_at(database, tmp_path) as runs:
-        records = await finish_all(runs, ["r", "s"], 40)
+        records = await finish_all(runs, ["r", "s"], WAIT_S)
         assert [record.get() for record in records] == values
         before = read_log(log)
         first.send_signal(signal.SIGCONT)
@@ -142,20 +127,22 @@ async def test_a_node_frozen_past_its_lease_damages_nothing(
         await_log(log, lambda entries: ("done", "-", first.pid) in entries)
         after = read_log(log)[len(before) :]
         assert [key for what, key, _ in after if what == "begin"] == []
-        assert await finish_all(runs, ["r", "s"], 5) == records
+        assert await finish_all(runs, ["r", "s"], WAIT_S) == records
     check_log(before, kills=1)
 
 
 def test_new_runs_go_to_whoever_has_much_less_to_do(database: str, start: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    names = [f"r{number}" for number in range(24)]
-    other = start(plan_at(tmp_path, database, "other", stay=True))
+    runs = dict.fromkeys((f"r{number}" for number in range(24)), SEQUENCE)
+    # neither ends a run nor loses its lease meanwhile, however long the starts take
+    calm: dict[str, Any] = {"slow_s": 600.0, "lease_s": 60.0}
+    other = start(plan_at(tmp_path, database, "other", stay=True, **calm))
     await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
-    first = start(plan_at(tmp_path, database, "first", start=dict.fromkeys(names, SEQUENCE), slow_s=0.5))
-    assert set(first.get_report().values) == set(names)
+    first = start(plan_at(tmp_path, database, "first", start=runs, **calm))
+    await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) == len(runs))
     begun = Counter(pid for what, _, pid in read_log(log) if what == "begin")
     assert begun.keys() == {first.pid, other.pid}
-    assert min(begun.values()) >= 3 * 6
+    assert min(begun.values()) >= 6
 
 
 @pytest.mark.parametrize("takes_part", [False, True])
@@ -170,18 +157,30 @@ async def test_a_run_cancelled_from_another_process_stops_within_two_seconds(
             await runs.launch()
         for name in names:
             await_log(log, partial(_hangs, name))
-            asked_at = time.monotonic()
+            stopwatch = Stopwatch()
             assert (await runs.cancel(name)).status == "cancelled"
-            events = await runs.list_events(name)
-            assert time.monotonic() - asked_at < STOPS_S
-            assert not _hangs(name, read_log(log))
+            events = await await_ends(runs, name, 3)
+            stopwatch.check(STOPS_S)
+            await_log(log, lambda entries, name=name: not _hangs(name, entries))  # type: ignore[misc]
             told = list_effects(events).items()
             assert {
                 word: {one["step"] for one in calls} for word, calls in told if calls
             } == HALF_DONE_EFFECTS
-            ends = [event.facts["status"] for event in events if event.kind == "run_finished"]
-            assert ends == ["cancelled"] * 3
+            assert list_ends(events) == ["cancelled"] * 3
     assert node.process.is_alive()
+
+
+async def await_ends(runs: Runs, name: str, count: int) -> Sequence[RunEvent]:
+    """The events of a run and its children when so many of them have ended."""
+    async with asyncio.timeout(WAIT_S):
+        while len(list_ends(events := await runs.list_events(name))) < count:
+            await asyncio.sleep(0.02)
+    return events
+
+
+def list_ends(events: Sequence[RunEvent]) -> list[str]:
+    """The statuses of the runs that have ended."""
+    return [event.facts["status"] for event in events if event.kind == "run_finished"]
 
 
 def _hangs(name: str, entries: Sequence[tuple[str, str, int]]) -> bool:

@@ -15,7 +15,7 @@ from retinue.workflows.durable.runs import DurableRuns
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRecord, RunRequest
 from tests.ports import reserve_port
-from tests.processes.running import Program, execute, program, wait_until
+from tests.processes.running import WAIT_S, Program, execute, program, wait_until
 
 AGENT = '''
 import asyncio
@@ -79,7 +79,7 @@ async def finish_only_run(home: Path) -> RunRecord:
     runs = watch_runs(home)
     try:
         (found,) = await runs.list_all()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             return await runs.finish(found.id)
     finally:
         await runs.aclose()
@@ -152,7 +152,7 @@ async def await_taken_up(home: Path) -> None:
     runs = watch_runs(home)
     try:
         (found,) = await runs.list_all()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             async for event in runs.follow(found.id):
                 if event.kind == "run_resumed":
                     return

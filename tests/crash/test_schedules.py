@@ -38,7 +38,7 @@ FLOW = {
 }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_hub_killed_around_the_times_of_a_schedule_starts_one_run_for_each(
     tmp_path: Path, retinue_home: Path
 ) -> None:

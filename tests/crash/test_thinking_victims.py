@@ -26,6 +26,7 @@ from tests.crash.test_thinking import (
     running,
     start_run,
 )
+from tests.processes.freezing import freeze, list_databases
 from tests.processes.running import Program, program, wait_until
 from tests.requirements import requirement
 
@@ -105,7 +106,7 @@ async def test_a_loop_ends_as_undisturbed_in_whichever_call_its_hub_is_frozen(
                 wait_until(partial(agents.has_passed, f"begin {call}"), call)
                 with program("worker", cwd=tmp_path, environment=environment) as worker:
                     worker.wait_for("worker on")
-                    hub.send(signal.SIGSTOP)
+                    freeze(hub.process.pid, list_databases(retinue_home))
                     stays.unlink()
                     record = await end_run(database, tmp_path, f"r-{number}")
                     hub.send(signal.SIGCONT)
@@ -127,7 +128,7 @@ async def test_a_loop_waits_for_whichever_agent_is_frozen_and_repeats_nothing(
             stays = agents.stay_at(call)
             await asyncio.to_thread(start_run, hub, retinue_home, f"r-{number}")
             wait_until(partial(agents.has_passed, f"begin {call}"), call)
-            agents.send(victim, signal.SIGSTOP)
+            agents.freeze(victim)
             stays.unlink()
             async with looking_at(database, tmp_path) as runs:
                 with pytest.raises(TimeoutError):

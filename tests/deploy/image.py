@@ -174,7 +174,7 @@ class Container:
             finally:
                 if process.poll() is None:
                     subprocess.run([*self._crun, "kill", self.name, "KILL"], check=False)
-                    process.wait(30)
+                    process.wait(60)
 
     def execute(self, *command: str, user: int | None = None) -> subprocess.CompletedProcess[str]:
         """A program in the running container, with the environment of its first process."""

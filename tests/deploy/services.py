@@ -25,7 +25,7 @@ from tests.processes.running import Program, program, wait_until
 
 DEPLOY = ROOT / "deploy"
 PASSWORD = "of-the-database"
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Service:
             env={**os.environ, **self.given(folder)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -137,7 +137,7 @@ def test_no_password_is_in_the_files_and_none_has_a_default() -> None:
     assert example == {"POSTGRES_PASSWORD": "", "REGISTRY_PASSWORD": "", "RETINUE_JOIN": ""}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_file_started_as_processes_runs_a_workflow_on_three_nodes(tmp_path: Path) -> None:
     rows = read_services()
     places = {name: reserve_port() for name in OURS}
@@ -191,7 +191,7 @@ def test_a_worker_without_a_join_token_says_what_is_missing(tmp_path: Path) -> N
         env={**os.environ, **worker.given(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode != 0

@@ -42,7 +42,7 @@ THOUGHT = {"thought": "one", "nextThoughtNeeded": False, "thoughtNumber": 1, "to
 SERVER = json.loads((ROOT / "tests" / "interop" / "npm" / "package.json").read_text())["dependencies"]
 NPX = ("npx", "-y", "@modelcontextprotocol/server-sequential-thinking")
 PACKAGE = f"{NPX[-1]}@{SERVER[NPX[-1]]}"
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ FILES = (*sorted(FOLDER.glob("*.yaml")), EXAMPLE)
 VERSION = "1.37"
 DATABASE = "postgresql://USER:PASSWORD@HOST/NAME?sslmode=require"
 JOIN = "JOIN-TOKEN"
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 def read_documents(kind: str) -> Iterator[dict[str, Any]]:
@@ -76,7 +76,7 @@ PODS = sorted(read_pods())
 
 def validate(file: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kubernetes_validate", "-k", VERSION, "--strict", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.soak
@@ -135,7 +135,7 @@ def test_the_service_leads_to_the_hub_and_the_workers_join_it_there() -> None:
     assert url in make_service("worker").arguments
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_pods_started_as_processes_are_ready_and_share_the_database(tmp_path: Path) -> None:
     ports = {"9000": str(reserve_port()), "9100": str(reserve_port())}
     places = {f"retinue-hub:{shown}": f"127.0.0.1:{real}" for shown, real in ports.items()}

@@ -34,7 +34,7 @@ OF_OTHERS = {
     "process_resident_memory_bytes",
     "process_cpu_seconds_total",
 }
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 def read_panels() -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ def prometheus(folder: Path, targets: dict[str, str]) -> Iterator[str]:
         yield f"http://{address}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         log.close()
 
 

@@ -67,7 +67,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("NOT CHECKED: systemd-analyze is not installed here, which comes with Debian's systemd")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_programs_of_npm_and_uv_have_a_home_below_the_state(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def started_without_writable_code(service: Service, folder: Path) -> Iterator[su
             process.terminate()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_worker_takes_over_from_the_hub_of_its_machine_and_needs_no_writable_code(
     tmp_path: Path,
 ) -> None:

@@ -65,7 +65,7 @@ class Foreign:
 
 
 @requirement("S-15")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("forwards", ["nothing", "only headers", "only metadata"])
 async def test_a_loop_through_an_imported_agent_ends(system: System, wire: Wire, forwards: str) -> None:
     # each round goes through four endpoints, and two hundred of them take seconds

@@ -79,7 +79,7 @@ def agent_that_calls(server: str | None, depths: list[int]) -> Agent:
 
 
 @requirement("S-15")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("reached", ["as a skill", "ctx.mcp by its name", "ctx.mcp by its URL"])
 @pytest.mark.parametrize("forwards", ["nothing", "only headers", "only _meta"])
 async def test_a_loop_through_a_foreign_server_ends(

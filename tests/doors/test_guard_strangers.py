@@ -161,12 +161,12 @@ async def test_a_message_that_was_overheard_and_is_sent_again_is_a_claim(system:
     served = await system.start_agent(agent)
     hub = await system.start_hub()
     first = asyncio.create_task(wire.call(hub.url, "ask"))
-    await asyncio.wait_for(rounds.get(), 10)
+    await asyncio.wait_for(rounds.get(), 60)
     overheard = system.recording.to("a")[0].headers
     assert "mac" in overheard["x-retinue-trace"]
     kept = {name: overheard[name] for name in TRACE}
     again = asyncio.create_task(wire.call(served.url, "ask", **kept))
-    await asyncio.wait_for(rounds.get(), 10)
+    await asyncio.wait_for(rounds.get(), 60)
     held.set()
     await asyncio.gather(first, again)
     assert depths == [0, 2], "outweighed by the own call in flight, not taken at its word"

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import orjson
 from mcp.client.session import ClientSession
 from mcp.shared.message import SessionMessage
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import LOCAL, Call, Outcome, new_id
+from retinue.hub.scheduling.signatures import sign
 from retinue.mesh.guard.trace_guard import new_trace
+from retinue.oci.registry import publish_workflow
 from retinue.parts.opening import open_parts
 from retinue.runtime.agent_core import open_agent
 from retinue.runtime.commands.own_mesh import open_own_mesh
@@ -31,11 +35,11 @@ from retinue.runtime.serving import Stop
 from retinue.runtime.stdio.agent import stdio_parts
 from retinue.thinking.completion import CompletionReply, CompletionRequest, ToolMessage
 from tests.doors import test_policies
-from tests.doors.test_policies import Bank, answer, call, open_bank, read_approval
+from tests.doors.test_policies import NUMBERS, Bank, answer, call, open_bank, read_approval
 from tests.doors.test_run_approvals import wait_for_question
 from tests.mcp.clients import connect, texts
 from tests.support.thinking import ScriptedModel, say, think, use
-from tests.system import Reply, System, Wire
+from tests.system import NOON, WAIT_S, Reply, System, Wire
 
 Way = Callable[[Bank], Awaitable[Reply]]
 
@@ -143,6 +147,51 @@ def orchestrate(**arguments: Any) -> Way:
     return lambda bank: bank.wire.call(bank.hub.url, "orchestrate", arguments)
 
 
+async def follow(bank: Bank, run: str) -> Reply:
+    """What a run has come to."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            shown = await bank.wire.call(
+                bank.hub.url, "show_run", {"run": run}, authorization=bank.system.token
+            )
+            if "result" in shown.json and shown.result["status"] != "running":
+                return shown
+            await asyncio.sleep(0.02)
+
+
+async def start_run(bank: Bank) -> Reply:
+    """A run that is started by a call which returns at once."""
+    arguments = {"workflow": test_policies.STEPS, "input": {}}
+    started = await bank.wire.call(bank.hub.url, "start_run", arguments, authorization=bank.system.token)
+    return await follow(bank, started.result["run"])
+
+
+async def run_schedule(bank: Bank) -> Reply:
+    """A run of a schedule."""
+    own = {"authorization": bank.system.token}
+    name = f"nightly-{next(NUMBERS)}"
+    text = orjson.dumps({**test_policies.STEPS, "name": name, "schedule": {"cron": "0 3 * * *"}})
+    await publish_workflow(bank.system.home, name, text, created=NOON)
+    await bank.wire.call(bank.hub.url, "add_schedule", {"workflow": name}, **own)
+    ran = await bank.wire.call(
+        bank.hub.url, "change_schedule", {"schedule": name, "change": "run_now"}, **own
+    )
+    return await follow(bank, ran.result["run"])
+
+
+async def send_webhook(bank: Bank) -> Reply:
+    """A run that a signed request to the address of a trigger starts."""
+    name, event, at = f"hook-{next(NUMBERS)}", f"evt_{next(NUMBERS)}", int(time.time())
+    text = orjson.dumps({**test_policies.STEPS, "name": name, "on": {"webhook": {}}})
+    await publish_workflow(bank.system.home, name, text, created=NOON)
+    own = {"authorization": bank.system.token}
+    added = (await bank.wire.call(bank.hub.url, "add_schedule", {"workflow": name}, **own)).result
+    signature = sign(added["secret"], event, at, b"{}")
+    headers = {"webhook_id": event, "webhook_timestamp": str(at), "webhook_signature": signature}
+    taken = await bank.wire.post(added["url"], b"{}", **headers)
+    return await follow(bank, taken.json["run"])
+
+
 THINK = {"workflow": think(tools=["bank/*"]), "input": {}}
 RUNS: dict[str, Way] = {
     "a step of a workflow": test_policies.WAYS["a step of a workflow"],
@@ -150,6 +199,12 @@ RUNS: dict[str, Way] = {
     "orchestrate": orchestrate(
         prompt="Pay 900 back", preferences={"agent": "branch", "workflow": "direct", "cache": False}
     ),
+    "orchestrate_parallel": call(
+        "{bank.hub.url}", "orchestrate_parallel", prompt="Pay 900 back", agents=["branch"], mode="all"
+    ),
+    "start_run": start_run,
+    "a schedule": run_schedule,
+    "a webhook": send_webhook,
 }
 """Ways by a run, which waits for a person."""
 
@@ -163,6 +218,9 @@ CALLS: dict[str, Way] = {
     **{name: way for name, way in test_policies.WAYS.items() if name not in {**RUNS, **TASKS}},
     "call_read_only_skill": call(
         "{bank.hub.url}", "call_read_only_skill", skill="refund", arguments={"amount": 900}
+    ),
+    "REST of the hub, call_skill": lambda bank: bank.post(
+        "/tools/call/call_skill", {"skill": "refund", "arguments": {"amount": 900}}
     ),
     "MCP of 2025-11-25": handshake("{bank.hub.url}/mcp", "bank__refund"),
     "MCP of 2025-11-25 of the agent at the hub": handshake("{bank.hub.url}/agents/bank/mcp", "refund"),

@@ -183,7 +183,7 @@ async def test_files_are_read_in_a_thread_and_a_reading_that_was_overtaken_is_dr
         threads.append(threading.current_thread().name)
         policies = load(self, *arguments, **options)
         if threading.current_thread() is not threading.main_thread():
-            may_go_on.wait(10)
+            may_go_on.wait(60)
         return policies
 
     monkeypatch.setattr(PolicyFiles, "load", wait_in_thread)

@@ -35,7 +35,7 @@ PNG_TEXT, WAV_TEXT = base64.b64encode(PNG).decode(), base64.b64encode(WAV).decod
 IMAGE = {"kind": "image", "mime_type": "image/png", "name": None, "size": len(PNG), "data": PNG_TEXT}
 SOUND = {"kind": "audio", "mime_type": "audio/wav", "name": None, "size": len(WAV), "data": WAV_TEXT}
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def make_painter() -> Agent:

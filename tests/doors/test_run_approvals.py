@@ -24,9 +24,12 @@ async def get(bank: Bank, skill: str, /, **arguments: Any) -> Any:
 
 
 async def wait_for_question(bank: Bank, count: int = 1) -> list[dict[str, Any]]:
+    """The open questions, whoever has made the calls."""
+    owner = {"authorization": f"Bearer {bank.system.state.owner_token()}"}
     async with asyncio.timeout(WAIT_S):
         while True:
-            listing = (await get(bank, "list_approvals", state="open"))["approvals"]
+            reply = await bank.wire.call(bank.hub.url, "list_approvals", {"state": "open"}, **owner)
+            listing: list[dict[str, Any]] = reply.result["approvals"]
             if len(listing) >= count:
                 return list(reversed(listing))
             await asyncio.sleep(0.02)

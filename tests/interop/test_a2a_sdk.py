@@ -27,7 +27,7 @@ VERSIONS = ("1.0", "0.3")
 @asynccontextmanager
 async def open_client(url: str, version: str, token: str, *, streaming: bool) -> AsyncIterator[Any]:
     """A client that the SDK makes from the served card, of which one version's interface is left."""
-    async with httpx.AsyncClient(headers={"authorization": token}, timeout=60) as http:
+    async with httpx.AsyncClient(headers={"authorization": token}, timeout=120) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         interfaces = [one for one in card.supported_interfaces if one.protocol_version.startswith(version)]
         assert interfaces, card.supported_interfaces

@@ -198,7 +198,7 @@ async def test_a_call_does_not_outlive_its_time_whatever_progress_it_makes(
     retinue_home: Path, wire: Wire, everything: Everything, era: str
 ) -> None:
     """The error stands at the end of the stream that had begun, and the agent is told to stop."""
-    async with open_system(State(retinue_home), timeouts={"door_s": 0.3}) as system:
+    async with open_system(State(retinue_home), timeouts={"door_s": 1.5}) as system:
         await everything.publish(system)
         relay = Relay(system, await system.start_hub(), wire, everything)
         headers = await _headers(relay, era)
@@ -209,7 +209,7 @@ async def test_a_call_does_not_outlive_its_time_whatever_progress_it_makes(
         assert events[0]["method"] == "notifications/progress"
         result = events[-1]["result"]
         assert result["isError"] is True
-        assert "did not answer within 0.3 s" in result["content"][0]["text"]
+        assert "did not answer within 1.5 s" in result["content"][0]["text"]
         if era == MODERN:
             assert result["resultType"] == "complete"
             await everything.wait_for(f"late-{era}", method=False)
@@ -221,7 +221,7 @@ async def test_streams_that_are_idle_outlive_the_time_of_a_call(
     retinue_home: Path, wire: Wire, everything: Everything
 ) -> None:
     """GET and ``subscriptions/listen`` wait for news; what waits is no call."""
-    async with open_system(State(retinue_home), timeouts={"door_s": 0.2}) as system:
+    async with open_system(State(retinue_home), timeouts={"door_s": 1.5}) as system:
         await everything.publish(system)
         relay = Relay(system, await system.start_hub(), wire, everything)
         session_id = await relay.open_session()
@@ -266,7 +266,7 @@ async def test_a_client_that_reads_slowly_slows_the_agent_down(relay: Relay) -> 
     message, headers = modern("tools/call", {"name": "flood", "arguments": {"events": 5000}})
     async with (
         aiohttp.ClientSession() as session,
-        asyncio.timeout(30),
+        asyncio.timeout(WAIT_S),
         relay.begin(session, message, **headers) as reply,
     ):
         assert reply.status == 200

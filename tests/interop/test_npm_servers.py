@@ -25,6 +25,7 @@ from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from scripts.npm_packages import NODE, InstallFailedError, install
 from tests.ports import reserve_port
+from tests.processes.freezing import freeze
 from tests.processes.running import Program, descendants, program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +103,7 @@ class Hub:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -249,7 +250,7 @@ async def test_a_server_over_http_that_is_killed_in_a_call_says_so_and_answers_w
 
 async def test_a_server_that_hangs_costs_its_deadline_which_names_layer_and_setting(hub: Hub) -> None:
     pid = hub.find_server("hung")
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         text = await hub.call("hung__echo", {"message": "hi"})
         assert f"{DOOR_S} s" in text

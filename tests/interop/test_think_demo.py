@@ -16,7 +16,7 @@ from scripts.think_demo import __main__ as think_demo
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_model_finds_uses_asks_is_killed_and_answers(tmp_path: Path) -> None:
     try:
         install(ROOT / "scripts" / "think_demo" / "npm", think_demo.PACKAGES)

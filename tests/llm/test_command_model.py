@@ -132,7 +132,7 @@ while not os.path.exists(os.path.join(folder, "told")):
     time.sleep(0.01)
 print({line % "second"!r}, flush=True)"""
     write_program(tmp_path, "claude", body)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         found = await model_of(tmp_path, "claude").complete(PROMPT, take)
     assert told.is_set()
     assert found.text == "first\n\nsecond"

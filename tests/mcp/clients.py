@@ -31,7 +31,7 @@ async def connect(
     url = served if isinstance(served, str) else f"{served.url}/mcp"
     headers = {} if authorization is None else {"authorization": authorization}
     # no certificates are needed here, and reading them takes longer than most tests
-    async with httpx2.AsyncClient(headers=headers, timeout=30, verify=False) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=120, verify=False) as http:
         transport = streamable_http_client(url, http_client=http)
         async with Client(transport, mode=mode, **options) as client:
             yield client

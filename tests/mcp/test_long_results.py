@@ -135,7 +135,7 @@ async def test_a_link_given_at_the_hub_is_read_at_the_hub(system: System) -> Non
     hub = await system.start_hub()
     await system.start_agent(long_agent())
     async with connect(f"{hub.url}/mcp") as client:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "long-agent__poem" not in {tool.name for tool in (await client.list_tools()).tools}:
                 await asyncio.sleep(0.05)
         result = await client.call_tool("long-agent__poem")

@@ -214,7 +214,7 @@ async def test_a_function_in_a_thread_is_never_run_beside_itself_for_one_key() -
     def work() -> int:
         nonlocal ran
         ran += 1
-        gate.wait(30)
+        gate.wait(60)
         return ran
 
     dispatcher = local_dispatcher(agent)

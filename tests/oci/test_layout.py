@@ -394,7 +394,7 @@ async def test_a_lock_that_is_never_released_ends_in_busy(root: Path) -> None:
         stdout=asyncio.subprocess.PIPE,
     )
     assert holder.stdout is not None
-    await asyncio.wait_for(holder.stdout.readline(), 20)
+    await asyncio.wait_for(holder.stdout.readline(), 60)
     with pytest.raises(BusyError, match="another process holds"):
         await LayoutRegistry(root, lock_timeout_s=0.05).push("agents/plan", "v1", _card())
-    await asyncio.wait_for(holder.communicate(b""), 20)
+    await asyncio.wait_for(holder.communicate(b""), 60)

@@ -340,7 +340,7 @@ async def test_a_response_that_differs_from_the_document_is_a_warning_or_if_stri
         apis = ImportedApis({}, Pins())
         apis.subscribe(lambda _, health, reason: listed.set() if health == "healthy" else None)
         await apis.configure({"shop": ApiSpec("shop", "shop.json", load, server=url, strict=strict)}, http)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await listed.wait()
         (listing,) = (await apis.read_all()).listings
         dispatcher = Dispatcher("hub", ScriptedLookup([listing]), lambda _: apis)

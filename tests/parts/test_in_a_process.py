@@ -30,7 +30,7 @@ from tests.parts.noted import OPEN, READY, START, make_part
 from tests.runtime.composition.live_process import Main, ProcessStarter
 from tests.system import Wire
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 AGENT = frozenset({"agent"})
 
 

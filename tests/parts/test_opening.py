@@ -427,7 +427,7 @@ class WaitingPart(Part):
 
     async def _wait(self, moment: str) -> None:
         if moment == self._moment:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await self._printed.wait()
 
 

@@ -33,7 +33,7 @@ def run(tmp_path: Path, retinue_home: Path) -> Run:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 

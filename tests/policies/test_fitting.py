@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from retinue.policies.entities import TeamScope
 from retinue.policies.fitting import MeshFit
 from retinue.policies.policy_set import load_policies
 from tests.mesh.scripted import make_listing, make_skill
 
 CALL = 'principal, action == Retinue::Action::"call"'
 PAY = 'resource == Retinue::Skill::"bank/pay"'
+GONE = 'resource == Retinue::Skill::"bank/gone"'
 BANK = 'resource in Retinue::Agent::"bank"'
 SMALL = "when { resource.destructive }"
 
@@ -49,3 +51,14 @@ def test_a_policy_that_another_leaves_nothing_to_decide_is_told(
     assert turned == (
         ["a: b forbids all that it forbids"] if is_equal else [f"b: {problem}"] if problem else []
     )
+
+
+def test_a_policy_of_a_team_about_calls_of_its_agents_concerns_skills_of_others() -> None:
+    texts = {"t.cedar": f'@id("pay") forbid({CALL}, {PAY}); @id("gone") forbid({CALL}, {GONE});'}
+    fit = MeshFit(load_policies(texts, teams={"t.cedar": TeamScope("shop", frozenset({"seller"}))}))
+    fit.add(make_listing("bank", make_skill("pay", checked=False)))
+    findings = [(finding.policy, finding.problem) for finding in fit.list_findings()]
+    assert findings == [
+        ("shop/gone", "no skill is named 'bank/gone'"),
+        ("shop/gone", "it concerns no skill of this mesh"),
+    ]

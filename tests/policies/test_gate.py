@@ -24,7 +24,7 @@ from retinue.mesh.guard.spending import accept_usage
 from retinue.mesh.guard.trace_guard import TraceGuard, next_hop
 from retinue.policies.decision import MANY, Engine
 from retinue.policies.entities import TeamScope
-from retinue.policies.gate import ORIGIN, Gate, find_origin
+from retinue.policies.gate import ORIGIN, Gate, find_origin, note_origin
 from retinue.policies.policy_set import Policy, load_policies
 from tests.mesh.scripted import make_call, make_dispatcher, make_listing, make_skill, unreachable
 
@@ -45,6 +45,19 @@ def test_the_first_call_of_a_chain_has_its_own_caller_as_origin_whatever_its_tra
     # the next process would get a signature over what stays in the trace
     new = TraceGuard().enter(make_call(trace=claims[0], principal=BOB), "bank").trace
     assert next_hop(new, Hop("bank", "x"), calls_left=1, seconds_left=None).extension is None
+
+
+def test_an_origin_that_is_too_long_for_a_trace_is_unknown_and_never_another_one() -> None:
+    text = f'@id("long") forbid({CALL}) when {{ context.origin == Retinue::Caller::"jwt:{"a" * 400}" }};'
+    for length, verdict in ((400, "deny"), (401, "allow")):
+        caller = Principal(f"jwt:{'a' * length}", "token", frozenset({"mesh"}))
+        (skill,) = WIPE.record.skills
+        assert (
+            make_gate(text).explain(make_call("wipe", {}, principal=caller), WIPE, skill)["verdict"]
+            == verdict
+        )
+        noted = note_origin(TraceContext("t", 1, (Hop("clerk", "x"),), trusted=True), caller.id)
+        assert find_origin(make_call("wipe", {}, principal=BOB, trace=noted)) == ""
 
 
 class NoAnswers:

@@ -18,14 +18,32 @@ SET = load_policies({str(number): text for number, text in enumerate(TEXTS)}, gr
 
 NIGHT, DAY = "2026-11-26T03:00:00Z", "2026-11-26T12:00:00Z"
 READS, RUNS, DESTROYS = ({name: True} for name in ("read_only", "runs_code", "destructive"))
-PAYMENT, MODEL = {"tags": ["payment"]}, {"tags": ["model"]}
+PAYMENT, PAYOUT, MODEL = ({"tags": [tag]} for tag in ("payment", "payout", "model"))
 MAIL = {"call": "mail/send"}
+
+
+def refund(amount: float, **expected: Any) -> dict[str, Any]:
+    return {"call": "bank/refund", "arguments": {"amount": amount}, **expected}
+
+
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
-    ("refund-limit", "deny", {"arguments": {"amount": 5000.5}}, {"arguments": {"amount": 500}}),
-    ("1-large-refunds", "approve", {"arguments": {"amount": 500.01}}, {"arguments": {"amount": 500}}),
+    ("refund-limit", "deny", refund(5000.5), refund(500, expect="limit")),
+    (
+        "1-large-refunds",
+        "approve",
+        refund(500.01, policies=["1-large-refunds", "1-refunds-in-pieces"]),
+        refund(500, expect="limit"),
+    ),
+    ("1-refunds-in-pieces", "limit", refund(5), {}),
     ("2-no-destruction", "approve", {"skill": DESTROYS}, {}),
     ("3-guests-read", "deny", {"caller": "token:guest", "action": "list"}, {"caller": "token:ann"}),
-    ("4-guests-everywhere", "deny", {"caller": "clerk", "origin": "token:guest"}, {"caller": "clerk"}),
+    (
+        "3-guests-everywhere",
+        "deny",
+        {"caller": "clerk", "origin": "token:guest"},
+        {"caller": "clerk"},
+    ),
+    ("4-two-persons", "approve", {"skill": PAYOUT}, {}),
     ("5-own-servers", "redact", {"skill": {"trust": "imported"}}, {}),
     ("6-models-alone", "deny", {"caller": "claude", "skill": MODEL}, {"caller": "planner", "skill": MODEL}),
     ("7-day-hours", "deny", {"now": NIGHT, "skill": PAYMENT}, {"now": DAY, "skill": PAYMENT}),
@@ -54,7 +72,7 @@ def test_each_policy_of_the_guide_decides_what_it_says(
     policy: str, verdict: str, hit: dict[str, Any], passes: dict[str, Any]
 ) -> None:
     cases = [
-        {"call": "bank/refund", "expect": verdict, "policies": [policy], **hit},
-        {"call": "bank/refund", "expect": "allow", **passes},
+        {"call": "docs/write", "expect": verdict, "policies": [policy], **hit},
+        {"call": "docs/write", "expect": "allow", **passes},
     ]
     assert [result.problem for result in run_cases(SET, parse_cases(policy, cases))] == ["", ""]

@@ -75,6 +75,21 @@ def test_a_text_of_more_than_one_mebibyte_is_refused() -> None:
         load_policies({"a.cedar": "// " + "é" * 600_000})
 
 
+@pytest.mark.usefixtures("unparsed")
+@pytest.mark.parametrize("end", ["", "\\", "\\\n"])
+def test_a_quote_that_nothing_closes_is_refused_without_a_search_from_each_quote(end: str) -> None:
+    # such a search takes 4 s for 32 kB and over an hour for 1 MiB, and no other thread runs meanwhile
+    text = forbid("true") + '\n"' + r"\"" * 15_000 + end
+    with pytest.raises(InvalidSettingError, match=r"^a\.cedar: line 4: a text in quotes that has no end"):
+        load_policies({"a.cedar": text})
+
+
+@pytest.mark.usefixtures("unparsed")
+def test_more_policies_than_a_set_may_have_are_refused_before_they_are_parsed() -> None:
+    with pytest.raises(InvalidSettingError, match=r"^a\.cedar: more than 5,000 policies"):
+        load_policies({"a.cedar": "permit(principal,action,resource);" * 5_001})
+
+
 def test_brackets_and_operators_in_texts_and_comments_do_not_count() -> None:
     check_bounds(
         forbid('principal.name == "' + "(" * 300 + r"\"||" * 300 + '" // ' + "([{ && if" * 300 + "\n")
@@ -149,7 +164,7 @@ def open_policies(root: Path) -> LoadedPolicies:
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not is_true():
             await asyncio.sleep(0.005)
 

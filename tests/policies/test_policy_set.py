@@ -85,6 +85,10 @@ def test_a_policy_has_its_id_reason_effect_and_the_arguments_that_it_reads() -> 
             "not in the Unicode form NFC",
         ),
         ('@id("a") forbid(principal, action, resource) when { context.args has a };', "args"),
+        (f'@id("a") @effect("limit") @limit forbid({CALL});', "@limit is ''"),
+        (f'@id("a") @effect("redact") @results forbid({CALL});', "@results is empty"),
+        (f'@id("a") @effect("approve") @expires forbid({CALL});', "@expires is ''"),
+        (f'@id("a") @effect forbid({CALL});', "@effect is ''"),
     ],
 )
 def test_a_set_that_is_not_valid_is_refused_with_its_place(text: str, problem: str) -> None:

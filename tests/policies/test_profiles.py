@@ -37,6 +37,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {**WRITES, "expect": "allow"},
         {**WRITES, "now": NIGHT, "expect": "deny"},
         {**WRITES, "now": NIGHT, "skill": {"read_only": True}, "expect": "allow"},
+        # 06:30 in winter and 07:30 in summer, by the clock of Zurich
+        {**WRITES, "now": "2026-03-28T05:30:00Z", "timezone": "Europe/Zurich", "expect": "deny"},
+        {**WRITES, "now": "2026-03-29T05:30:00Z", "timezone": "Europe/Zurich", "expect": "allow"},
+        {**WRITES, "now": "2026-10-24T17:30:00Z", "timezone": "Europe/Zurich", "expect": "deny"},
+        {**WRITES, "now": "2026-10-25T17:30:00Z", "timezone": "Europe/Zurich", "expect": "allow"},
     ],
     "budget-per-caller": [{**WRITES, "expect": "limit"}, {"call": "retinue/find_skills", "expect": "allow"}],
 }
@@ -49,7 +54,7 @@ def test_there_are_these_profiles() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@pytest.mark.parametrize("caller", [None, "token:claude", "bot", 'jwt:"x"'])
+@pytest.mark.parametrize("caller", [None, "token:claude", "bot", 'jwt:"x"', "token:ORIGIN of NAME"])
 def test_a_profile_decides_as_its_name_says(name: str, caller: str | None) -> None:
     made = make_profile(name, caller)
     policies = load_policies({made.file: made.text})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from unittest.mock import AsyncMock
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -173,11 +174,22 @@ async def test_facts_that_no_row_has_are_not_guessed() -> None:
     past, _ = await make_past(pay())
     for condition in (
         "!context.foreign.isEmpty()",
-        "context.hour < 6",
+        "context has dollars_left",
         "context has calls_left && context.calls_left < 5",
     ):
         text = f'@id("p") forbid({ANY}) when {{ {condition} }};'
         assert replay(text, past)[:2] == ("cannot_tell", ("p",)), condition
+
+
+async def test_hours_and_days_of_past_calls_are_those_of_the_zone() -> None:
+    past, _ = await make_past(pay())
+    past = replace(past, began_at=datetime(2026, 11, 26, 23, 30, tzinfo=UTC))  # Friday 00:30 in Zurich
+    for condition, zones in (("hour < 6", ["Europe/Zurich"]), ("weekday == 4", ["UTC"])):
+        policies = load_policies({"p.cedar": f'@id("p") forbid({ANY}) when {{ context.{condition} }};'})
+        skills = {past.key: KnownSkill(Resource.of(BANK, PAY), is_same=True)}
+        for zone in ("UTC", "Europe/Zurich"):
+            verdict = Replay(policies, skills, zone=ZoneInfo(zone)).decide(past).verdict
+            assert verdict == ("deny" if zone in zones else "allow"), (condition, zone)
 
 
 async def test_a_skill_that_no_listing_has_now_is_told_by_its_names_only() -> None:
@@ -269,6 +281,9 @@ class OneAgent:
     async def ensure_fresh(self) -> None:
         pass
 
+    async def iterate_pages(self) -> AsyncIterator[list[str]]:
+        yield ["bank"]
+
     def list_named(self, agent: str) -> list[str]:
         return [agent]
 
@@ -276,7 +291,7 @@ class OneAgent:
         return [BANK] if names == ["bank"] else []
 
 
-async def test_a_replay_with_the_policies_in_force_has_those_of_teams() -> None:
+async def test_replays_and_checks_with_the_policies_in_force_have_those_of_teams() -> None:
     rows = [(await make_past(pay_through(agent)))[1] for agent in ("seller", "stranger")]
     hub = make_listing("hub", make_skill("call_skill"))
     current = CurrentPolicies({"teams/shop.cedar": f'@id("all") forbid({ANY});'}, {"teams/shop.cedar": SHOP})
@@ -294,3 +309,8 @@ async def test_a_replay_with_the_policies_in_force_has_those_of_teams() -> None:
             {"new.cedar": "// nothing"}, None, "allow", datetime.now(UTC), with_current=with_current
         )
         assert (replayed["policies"], replayed["counts"]["denied"]) == (denied, denied)
+    for with_teams in (False, True):
+        own = {"own.cedar": '@id("typo") forbid(principal, action, resource in Retinue::Agent::"bnak");'}
+        checked = await book.check(own, {}, "allow", with_teams=with_teams)
+        assert checked["policies"] == 1 + with_teams
+        assert {finding["policy"] for finding in checked["findings"]} == {"typo"}

@@ -31,7 +31,7 @@ class Learner:
     """A well-behaved client with the state token, which asks for what only a running process knows."""
 
     def __init__(self, url: str, token: str, *, is_hub: bool) -> None:
-        self._http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(20.0))
+        self._http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
         self._url = url
         self._token = token
         self._is_hub = is_hub

@@ -182,7 +182,7 @@ def waited_s():
 
 found = {"worst_s": 0.0, "gross_s": 0.0, "own_s": 0.0, "calls": 0}
 while not done.is_set():
-    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection = http.client.HTTPConnection(host, port, timeout=120)
     for _ in range(20):
         waited, began = waited_s(), time.monotonic()
         connection.request("POST", "/execute", body, {"content-type": "application/json"})
@@ -225,7 +225,7 @@ def good_client(url: str, pid: int) -> Iterator[GoodClient]:
         try:
             yield found
         finally:
-            said, _ = client.communicate("", timeout=60)
+            said, _ = client.communicate("", timeout=120)
         seen = json.loads(said)
         found.worst_s, found.gross_s = seen["worst_s"], seen["gross_s"]
         found.own_s, found.calls = seen["own_s"], seen["calls"]

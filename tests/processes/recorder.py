@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Recorder(ThreadingHTTPServer):

@@ -21,7 +21,8 @@ import urllib3
 
 from tests.processes.fork_server import ForkedProcess
 
-WAIT_S = 30.0
+WAIT_S = 90.0
+"""A limit of failures, not a promise: starts of programs take long on a machine that others use, too."""
 COLD_STARTS = "COLD_STARTS" in os.environ
 """Whether every program is started by its command line."""
 READ_AT_START = ("PYTHON", "LD_", "FAKETIME", "DONT_FAKE", "LC_", "LANG", "OTEL_", "SSL_")
@@ -157,7 +158,7 @@ def program(
 
 
 def run_apart(
-    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, limit_s: float = 60.0
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, limit_s: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a ``retinue`` command to its end in a process of its own."""
     variables = {**os.environ, **(environment or {})}

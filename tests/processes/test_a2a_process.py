@@ -36,7 +36,7 @@ def foreign_agent(version: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         agent.terminate()
-        agent.wait(10)
+        agent.wait(60)
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
@@ -126,5 +126,5 @@ async def test_an_agent_of_ours_is_imported_over_a2a_with_its_schemas_and_its_si
 
 
 def _read_json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as reply:
+    with urllib.request.urlopen(url, timeout=120) as reply:
         return orjson.loads(reply.read())

@@ -12,7 +12,7 @@ import urllib3
 
 from tests.processes.running import Program, program, wait_until
 
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(30.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 AGENT = '''
 import asyncio
@@ -68,7 +68,7 @@ def test_a_task_whose_process_was_killed_is_failed_with_the_reason(tmp_path: Pat
         assert working["status"]["state"] == "TASK_STATE_WORKING"
         assert asking["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         served.send(signal.SIGKILL)
-        served.process.wait(10)
+        served.process.wait(60)
     with serve(tmp_path) as served:
         url = url_of(served)
         for lost in (working, asking):
@@ -111,7 +111,7 @@ def test_a_stop_ends_streams_and_fails_their_tasks_with_the_reason(tmp_path: Pat
         follower.start()
         wait_until(lambda: bool(body), "the first event")
         assert served.end(signal.SIGTERM) == 0
-        follower.join(10)
+        follower.join(60)
     assert b"TASK_STATE_FAILED" in body[-1]
     assert b"the agent stopped while this task worked" in body[-1]
     with serve(tmp_path) as served:

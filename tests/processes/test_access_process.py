@@ -19,7 +19,7 @@ from tests.processes.running import execute, program, wait_until, write_agent
 from tests.requirements import requirement
 
 CLOSED = {"RETINUE_AUTH__ANONYMOUS": "false"}
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 def is_let_in(url: str, token: str) -> bool:

@@ -23,7 +23,7 @@ FORWARDED = {
     "X-Forwarded-For": "203.0.113.9",
 }
 TRUSTED = {"RETINUE_DOORS__PROXIES": '["127.0.0.1/32"]'}
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 def rows(url: str, token: str | None = None) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "call_path.py"
 
-MOST_FILES = {"execute": 34, "mcp": 41, "relay": 38, "workflow": 72}
+MOST_FILES = {"execute": 34, "mcp": 41, "relay": 38, "workflow": 71}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_call_runs_through_no_more_files_than_the_page_says() -> None:
     ended = subprocess.run(
         [sys.executable, str(SCRIPT), "--list", *MOST_FILES], capture_output=True, text=True, check=True

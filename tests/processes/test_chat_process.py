@@ -182,7 +182,7 @@ def pipe(lines: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[
     """A command without a terminal, with these lines as its input; it must succeed."""
     command = [sys.executable, "-m", "retinue", *arguments]
     return subprocess.run(
-        command, cwd=cwd, input=lines, text=True, capture_output=True, check=True, timeout=60
+        command, cwd=cwd, input=lines, text=True, capture_output=True, check=True, timeout=120
     )
 
 

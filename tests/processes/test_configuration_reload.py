@@ -87,7 +87,9 @@ def test_options_of_the_command_stay_above_the_file_when_it_is_read_again(tmp_pa
         assert reload(hub) == "settings read again; nothing changed"
 
 
-def test_access_chains_logs_and_refreshes_change_while_a_hub_runs(tmp_path: Path, retinue_home: Path) -> None:
+def test_access_chains_logs_refreshes_and_guards_change_while_a_hub_runs(
+    tmp_path: Path, retinue_home: Path
+) -> None:
     write_settings(tmp_path, "")
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
@@ -104,9 +106,19 @@ def test_access_chains_logs_and_refreshes_change_while_a_hub_runs(tmp_path: Path
         )
         assert execute(url, "list_agents")["error"]["data"]["type"] == "not_authenticated"
         assert "result" in execute(url, "list_agents", token=State(retinue_home).local_token())
-        write_settings(tmp_path, "")
+        card = {"query": "pay with 4111 1111 1111 1111"}
+        guard = '[guards.cards]\nuse = "sensitive"\narguments = "deny"\n'
+        write_settings(tmp_path, guard)
         assert "auth.anonymous" in reload(hub)
         assert "result" in execute(url, "list_agents")
+        denied = execute(url, "find_skills", card)["error"]
+        assert denied["data"]["policies"] == ["guards.cards"]
+        write_settings(tmp_path, guard.replace("sensitive", "sensitiv"))
+        assert "guards.cards.use" in reload(hub)
+        assert execute(url, "find_skills", card)["error"] == denied
+        write_settings(tmp_path, "")
+        assert "guards.cards" in reload(hub)
+        assert "result" in execute(url, "find_skills", card)
 
 
 def test_agents_that_the_settings_no_longer_name_are_stopped_and_new_ones_started(tmp_path: Path) -> None:

@@ -43,6 +43,6 @@ def test_the_program_that_a_client_starts_is_there(tmp_path: Path, retinue_home:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     assert shown.stdout.startswith("retinue ")

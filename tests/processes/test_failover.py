@@ -22,7 +22,7 @@ from tests.requirements import requirement
 
 WORKERS = 16
 NEVER_KILLED = "c-agent"
-LONGEST_S = 10.0
+LONGEST_S = 60.0
 """A call takes some hundredths of a second; one that takes so long has hung."""
 
 AGENT = """
@@ -180,7 +180,7 @@ async def test_agents_killed_under_load_lose_only_the_calls_that_they_have(under
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_agents_killed_for_a_minute_lose_only_the_calls_that_they_have(under_fire: Field) -> None:
     await under_fire.run(60)
     check(under_fire)

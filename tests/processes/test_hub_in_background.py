@@ -18,6 +18,7 @@ import orjson
 import pytest
 
 from retinue.storage.state import State
+from tests.processes.freezing import freeze
 from tests.processes.running import (
     WAIT_S,
     descendants,
@@ -184,7 +185,7 @@ def test_a_hub_that_does_not_stop_is_reported_and_killed_only_when_asked(
     detach(folder)
     hub = State(retinue_home).read_hub()
     assert hub is not None
-    os.kill(hub.pid, signal.SIGSTOP)
+    freeze(hub.pid)
     late = retinue("stop", "--timeout", "0.2", cwd=folder)
     assert late.returncode == 8
     assert "--kill" in late.stderr

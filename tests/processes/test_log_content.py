@@ -45,7 +45,7 @@ META = {
 }
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("debug", [{}, {"RETINUE_DEBUG": "1"}], ids=["usual", "debug"])
 def test_no_log_line_and_no_audit_row_holds_an_argument_or_a_result(
     tmp_path: Path, retinue_home: Path, debug: dict[str, str]

@@ -21,7 +21,7 @@ from tests.processes.running import Program
 from tests.processes.test_import_process import visit
 from tests.runtime.authorization_server import AuthorizationServer, serve_with_login
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

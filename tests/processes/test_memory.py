@@ -59,7 +59,7 @@ def test_an_agent_and_a_hub_need_less_memory_than_they_once_did(tmp_path: Path) 
 @pytest.mark.parametrize("path", ["/ui/sign-in", "/.well-known/oauth-protected-resource"])
 def test_a_hub_does_not_keep_the_long_urls_of_requests_without_a_token(tmp_path: Path, path: str) -> None:
     with hub_and_clients(tmp_path) as (pid, url, _):
-        http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(20.0))
+        http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
         def ask(number: int) -> None:
             filler = f"{number}-".ljust(LONG_QUERY_BYTES, "q")
@@ -95,7 +95,7 @@ def test_overviews_asked_for_at_once_need_about_the_memory_of_one(tmp_path: Path
 def test_a_hub_does_not_keep_the_globs_that_callers_send(tmp_path: Path, retinue_home: Path) -> None:
     token = State(retinue_home).local_token()
     with hub_and_clients(tmp_path) as (pid, url, _):
-        http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(20.0))
+        http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
         def ask(number: int, length: int) -> int:
             globs = " ".join(f"agent:{number}-{one}".ljust(length, "?") for one in range(40_000 // length))

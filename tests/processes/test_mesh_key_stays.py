@@ -79,7 +79,7 @@ def ask(url: str, method: str, path: str, headers: Mapping[str, str], body: byte
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode()
     answer = bytearray()
-    with socket.create_connection((str(parts.hostname), parts.port or 80), timeout=10) as connection:
+    with socket.create_connection((str(parts.hostname), parts.port or 80), timeout=120) as connection:
         connection.sendall(head + body)
         # the first request of a protocol may load what it needs; its end is the end of a stream, too
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -128,7 +128,7 @@ def list_environments(running: Program) -> Iterator[tuple[str, bytes]]:
                 yield f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_bytes()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_endpoint_command_log_or_other_file_shows_the_mesh_key(tmp_path: Path, retinue_home: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -161,7 +161,7 @@ def test_no_endpoint_command_log_or_other_file_shows_the_mesh_key(tmp_path: Path
         assert find_secret(key, text) is None, what
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_process_that_joins_hands_its_join_token_to_no_child_and_no_log(
     tmp_path: Path, retinue_home: Path
 ) -> None:

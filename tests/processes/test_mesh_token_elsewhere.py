@@ -45,7 +45,7 @@ def call_all_ways(url: str, token: str) -> None:
     execute(url, "send_message", {"message": message}, token)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_of_mesh", [False, True], ids=["of a stranger", "of the mesh"])
 def test_an_agent_of_another_registry_is_sent_no_token_of_the_mesh(
     tmp_path: Path, retinue_home: Path, stranger: Recorder, is_of_mesh: bool
@@ -68,7 +68,7 @@ def test_an_agent_of_another_registry_is_sent_no_token_of_the_mesh(
     assert (b"uthorization:" in received) == is_of_mesh
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_redirect_of_an_agent_takes_no_token_along(
     tmp_path: Path, retinue_home: Path, stranger: Recorder
 ) -> None:

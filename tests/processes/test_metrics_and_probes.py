@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from tests.crash.postgres import Postgres
 from tests.processes.commands import run_command
 from tests.processes.inside import inside
 from tests.processes.running import execute, program, wait_until, write_agent
+from tests.time_bounds import Stopwatch
 
 CLOSED = {"RETINUE_AUTH__ANONYMOUS": "false"}
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -46,6 +46,10 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 def ready(url: str, token: str | None = None) -> tuple[int, Any]:
     reply = get(f"{url}/ready", token)
     return reply.status, orjson.loads(reply.data)
+
+
+def wait_for_value(url: str, number: float, name: str, **labels: str) -> None:
+    wait_until(lambda: value(scrape(url), name, **labels) == number, f"{name} is {number}")
 
 
 def wait_for_calls(url: str, count: int, **labels: str) -> None:
@@ -89,8 +93,9 @@ def test_hub_agent_and_worker_count_what_they_do(tmp_path: Path) -> None:
             pair = {"agent": "one-agent", "skill": "who"}
             assert value(samples, "retinue_call_duration_seconds_count", **pair) == 3
             assert value(samples, "retinue_call_duration_seconds_bucket", **pair, le="+Inf") == 3
-            assert value(samples, "retinue_call_errors_total", error="skill_not_offered") == 1
-            assert value(samples, "retinue_agents", health="healthy") == 1
+            # the refused call is counted with a batch of its own, the health by the next probe
+            wait_for_value(url, 1, "retinue_call_errors_total", error="skill_not_offered")
+            wait_for_value(url, 1, "retinue_agents", health="healthy")
             assert value(samples, "retinue_source_up", source="home") == 1
             assert value(samples, "retinue_calls_in_flight") == 0
             assert "nosuch" not in repr(samples)
@@ -248,11 +253,11 @@ def test_doctor_and_commands_say_soon_that_postgres_is_away(tmp_path: Path) -> N
             assert "database" in checks["ready"]["found"]
             assert "does not answer" in checks["runs"]["found"]
             assert "the hub is not ready" in checks["ready"]["found"]
-            asked_at = time.monotonic()
+            stopwatch = Stopwatch()
             done = run_command("runs", cwd=tmp_path, environment=environment)
             assert done.returncode != 0
             assert "the database of the runs does not answer" in done.stderr
-            assert time.monotonic() - asked_at < 15, "it was 30 s"
+            stopwatch.check(15)
     finally:
         postgres.close()
 

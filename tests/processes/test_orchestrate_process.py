@@ -82,7 +82,7 @@ def test_the_bridge_gives_the_tools_and_the_top_level_metadata_of_the_seed(
         piped = "".join(orjson.dumps(one).decode() + "\n" for one in messages)
         bridge = [sys.executable, "-m", "retinue", "mcp"]
         done = subprocess.run(
-            bridge, cwd=tmp_path, input=piped, capture_output=True, text=True, timeout=60, check=True
+            bridge, cwd=tmp_path, input=piped, capture_output=True, text=True, timeout=120, check=True
         )
         lines = done.stdout.splitlines()
     answers = {one["id"]: one["result"] for line in lines if "result" in (one := orjson.loads(line))}

@@ -48,7 +48,7 @@ def test_what_hub_agents_runs_and_commands_write_is_private(tmp_path: Path, reti
         assert list_readable(retinue_home) == []
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_what_requests_to_every_endpoint_leave_is_private(tmp_path: Path, retinue_home: Path) -> None:
     """Tasks, uploads, sessions, journals, caches and whatever else only some endpoint writes."""
     with attacked_processes(tmp_path, retinue_home) as processes:

@@ -143,7 +143,7 @@ def wait_for_reasons(running: Program, event: str, count: int) -> list[str]:
     return reasons(running, event)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_callback_whose_name_becomes_private_is_not_asked(
     serve: Any, names: Names, stranger: Recorder
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_callback_whose_name_becomes_private_is_not_asked(
     assert stranger.connections == 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_callback_of_a_task_that_was_lost_is_checked_by_the_next_process_too(
     serve: Any, names: Names, stranger: Recorder
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_callback_of_a_task_that_was_lost_is_checked_by_the_next_process_too(
     assert stranger.connections == 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_push_url_whose_name_becomes_private_is_not_asked(
     serve: Any, names: Names, stranger: Recorder
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_push_url_whose_name_becomes_private_is_not_asked(
     assert stranger.connections == 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_where_private_urls_are_allowed_they_are_asked_but_metadata_services_never(
     serve: Any, names: Names, stranger: Recorder
 ) -> None:

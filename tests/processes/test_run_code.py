@@ -33,7 +33,7 @@ async def asks(run: Run) -> str:
 """
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_workflow_of_a_file_runs_without_a_hub_and_a_worker_goes_on_with_it(
     tmp_path: Path, retinue_home: Path
 ) -> None:

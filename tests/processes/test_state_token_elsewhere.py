@@ -79,7 +79,7 @@ AT_NEITHER = frozenset(
         "restore",
         "status",
     )
-) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team", "diff"}
+) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team", "diff", "record-team", "replay-team"}
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -135,7 +135,7 @@ def run_all(folder: Path, hub: str, names: Names, stranger: Recorder) -> dict[st
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_state_token_goes_to_a_hub_on_this_machine_and_to_no_other(
     tmp_path: Path, retinue_home: Path, stranger: Recorder
 ) -> None:
@@ -158,7 +158,7 @@ def test_every_command_is_listed_here() -> None:
     assert {*AT_HUB, *AT_REGISTRY, *AT_NEITHER} == set(TABLE)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_state_token_does_not_follow_a_redirect_of_a_hub_on_this_machine(
     tmp_path: Path, retinue_home: Path, stranger: Recorder
 ) -> None:

@@ -12,7 +12,7 @@ import urllib3
 
 from tests.processes.inside import inside
 
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 GREET = '''
 from retinue import Agent
 

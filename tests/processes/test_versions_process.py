@@ -18,7 +18,7 @@ from tests.processes.inside import inside
 from tests.processes.running import Program, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(90.0))
 
 
 class Mesh:

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from tests.processes.commands import retinue
-from tests.processes.running import Program, program, wait_until
+from tests.processes.running import WAIT_S, Program, program, wait_until
 
 DEFINITION = """
 name = "pair"
@@ -83,6 +83,10 @@ output: ["{version}", "${{{{ steps.first.output }}}}", "${{{{ steps.second.outpu
 """
 
 
+WORKERS = 4
+"""How many calls are in flight at once."""
+
+
 @dataclass
 class Upgrades:
     """A hub with the team ``pair``; ``answers`` are what calls gave, ``failures`` their errors."""
@@ -143,10 +147,10 @@ class Upgrades:
         wait_until(is_there, f"the stage {stage} {step}")
 
     @asynccontextmanager
-    async def loaded(self, *, workers: int = 4, pause_s: float = 0.01) -> AsyncIterator[None]:
+    async def loaded(self, *, workers: int = WORKERS, pause_s: float = 0.01) -> AsyncIterator[None]:
         """Calls go on while inside."""
         stop = asyncio.Event()
-        limit = aiohttp.ClientTimeout(total=30)
+        limit = aiohttp.ClientTimeout(total=WAIT_S)
         async with aiohttp.ClientSession(timeout=limit) as session, asyncio.TaskGroup() as group:
             for _ in range(workers):
                 group.create_task(self._call_often(session, stop, pause_s))
@@ -192,6 +196,16 @@ class Upgrades:
     def count(self, version: str) -> int:
         """The calls that a version answered."""
         return sum(answer[0] == version for answer in self.answers)
+
+    async def wait_for_version(self, version: str) -> None:
+        """Wait until a version answers each call; those in flight now may still have another answer."""
+        first = len(self.answers)
+
+        def answers_all() -> bool:
+            latest = self.answers[first:][-10 * WORKERS :]
+            return len(latest) == 10 * WORKERS and all(answer == [version] * 2 for answer in latest)
+
+        await asyncio.to_thread(wait_until, answers_all, f"each answer is of {version}")
 
     def list_mixed(self) -> list[list[Any]]:
         """The chains of calls that two versions answered."""

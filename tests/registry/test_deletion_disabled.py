@@ -51,7 +51,7 @@ async def test_an_agent_that_stops_says_how_its_card_could_have_been_removed(
     )
     said: list[str] = []
     publication = CardPublication(
-        open_registry(url, client), lambda: record, "v1", client, said.append, probe_timeout_s=1.0
+        open_registry(url, client), lambda: record, "v1", client, said.append, probe_timeout_s=10.0
     )
     await publication.publish()
     await publication.withdraw()

@@ -51,7 +51,7 @@ async def http() -> AsyncIterator[HttpClient]:
 
 
 async def read(http: HttpClient, url: str) -> Any:
-    reply = await http.request("GET", url, timeout_s=5.0)
+    reply = await http.request("GET", url, timeout_s=60.0)
     assert reply.status == 200
     return orjson.loads(reply.body)
 

@@ -27,7 +27,7 @@ from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 from tests.requirements import requirement
 from tests.serving import serve_app
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Recorder:

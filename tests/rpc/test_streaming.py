@@ -32,7 +32,7 @@ from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 from tests.mesh.scripted import make_call, make_listing, make_skill
 from tests.serving import serve_app
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Listening(NullChannel):

@@ -41,7 +41,7 @@ class Place:
     def standing(self, url: str) -> CardPublication:
         record = AgentRecord(name="twin-agent", version="1.0.0", endpoints=(Endpoint("execute", url),))
         return CardPublication(
-            self.registry, lambda: record, "v1", self.http, self.said.append, probe_timeout_s=1.0
+            self.registry, lambda: record, "v1", self.http, self.said.append, probe_timeout_s=10.0
         )
 
     async def url(self) -> str | None:
@@ -95,7 +95,7 @@ async def test_a_card_whose_renewal_is_cancelled_half_way_is_withdrawn(tmp_path:
         return AgentRecord(name="twin-agent", version="1.0.0", endpoints=(Endpoint("execute", next(urls)),))
 
     async with HttpClient() as http:
-        publication = CardPublication(registry, read_record, "v1", http, print, probe_timeout_s=1.0)
+        publication = CardPublication(registry, read_record, "v1", http, print, probe_timeout_s=10.0)
         await publication.publish()
         registry.stored.clear()
         registry.answers.clear()

@@ -139,7 +139,7 @@ async def test_a_served_card_has_a_valid_signature_after_the_clock_was_set_and_s
     async with HttpClient() as http:
         signer = CardSigner(key, valid_days=1 / 24, clock=read_clock)
         publication = CardPublication(
-            registry, lambda: record, "v1", http, lambda line: None, probe_timeout_s=1.0, signer=signer
+            registry, lambda: record, "v1", http, lambda line: None, probe_timeout_s=10.0, signer=signer
         )
         await publication.publish()
         for offset_s in (step_s, 0.0):

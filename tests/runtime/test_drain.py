@@ -21,7 +21,7 @@ from retinue.storage.state import State
 from tests.runtime.composition.live_process import LiveProcess, ProcessStarter
 from tests.system import Wire
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 TRACE = "a" * 32
 
 

@@ -315,7 +315,7 @@ async def test_metadata_of_a_public_server_is_not_read_from_private_addresses(
     table = ImportTable(url=f"{server.resource_url}/mcp")
     closed = Settings(allow_private_urls=False)
     with pytest.raises(NotAuthenticatedError, match="the address is not public"):
-        await log_in("docs", table, closed, {}, show=Person().show, timeout_s=5.0)
+        await log_in("docs", table, closed, {}, show=Person().show, timeout_s=60.0)
 
 
 async def test_a_login_ends_when_nobody_comes(server: AuthorizationServer) -> None:
@@ -328,7 +328,7 @@ async def test_a_server_that_is_open_asks_for_no_login() -> None:
     async with serve_app(make_server().streamable_http_app()) as url:
         table = ImportTable(url=f"{url}/mcp")
         with pytest.raises(NotAuthenticatedError, match="docs asks for no login"):
-            await log_in("docs", table, Settings(), {}, show=Person().show, timeout_s=5.0)
+            await log_in("docs", table, Settings(), {}, show=Person().show, timeout_s=60.0)
 
 
 async def test_a_login_with_too_few_rights_for_a_session_is_listed_with_the_command_that_mends_it(

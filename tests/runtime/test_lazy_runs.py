@@ -118,7 +118,7 @@ async def test_a_state_without_runs_is_launched_once_a_run_is_asked_for(
         assert not launched.is_set()
         with pytest.raises(UnknownRunError):
             await runs.get("missing")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await launching
     assert launched.is_set()
 
@@ -141,7 +141,7 @@ asyncio.run(ask())
 print("dbos" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "False"
 

@@ -67,7 +67,7 @@ def use():
     until = time.monotonic() + 30
     while time.monotonic() < until:
         try:
-            with urlopen(request, timeout=5) as reply:
+            with urlopen(request, timeout=60) as reply:
                 if answer in reply.read().decode():
                     loaded = [name for name in names.split() if name in sys.modules]
                     print("loaded:", *loaded, flush=True)
@@ -102,7 +102,7 @@ def test_a_bare_hub_and_an_agent_load_no_library_that_they_do_not_use(
             env={**os.environ, "RETINUE_HUB__MODELS": "[]"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
     lines = [line for line in ended.stdout.splitlines() if line.startswith("loaded:")]

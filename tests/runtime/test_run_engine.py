@@ -26,7 +26,7 @@ from tests.crash.postgres import Postgres
 from tests.runtime.composition.live_process import LiveProcess, Main, ProcessStarter
 from tests.system import Wire
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 async def run_nothing(context: RunContext, request: RunRequest) -> object:

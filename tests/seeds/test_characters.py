@@ -72,7 +72,7 @@ async def test_eddy_asks_three_ranks_them_names_the_dead_one_and_delegates_to_th
     assert (accepted.status, accepted.json["performative"]) == (202, "TASK_ACCEPT")
     asked = {"reference": accepted.json["payload"]["task_id_assigned"]}
     question = {"performative": "QUERY_REF", "receiver": {"agent_id": best}, "payload": asked}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (reply := (await wire.post(f"{hub.url}/messages", question)).json)[
             "performative"
         ] != "INFORM_RESULT":

@@ -308,7 +308,7 @@ async def test_eddy_asks_three_agents_and_delegates_to_the_best(
 async def wait_for_end(world: World, task_id: str) -> dict[str, Any]:
     """The message that ended a task, asked for until it comes."""
     question = {"performative": "QUERY_REF", "payload": {"reference": task_id}}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (reply := await post(world, f"{world.hub.url}/messages", question))[
             "performative"
         ] == "TASK_ACCEPT":

@@ -229,7 +229,7 @@ async def test_steps_side_by_side_run_at_the_same_time(team: Team, wire: Wire) -
         begun.append(params["requirements"])
         if len(begun) == 2:
             both.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await both.wait()
         return {"plan": params["requirements"]}
 

@@ -134,7 +134,7 @@ class Hub:
 
     async def run(self, meanwhile: Callable[[RolloutStages], Awaitable[None]] | None = None) -> TeamRow:
         stages = self.stages()
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             running = group.create_task(stages.run())
             if meanwhile is not None:
                 await meanwhile(stages)
@@ -367,7 +367,7 @@ async def test_up_waits_for_the_digest_that_ends_unless_it_is_told_not_to(hub: H
         options = RolloutOptions(drain_s=drain_s)
         await wait_for_drain(hub.store, hub.state, team, options, lines.append)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await wait(hub.old)
         await wait(third, 0)
         assert lines == []

@@ -195,7 +195,7 @@ class Programs:
         monkeypatch.setattr(ChildProcess, "is_ready", True)
 
     async def wait_for(self, *story: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.story != [*story]:
                 await asyncio.sleep(0.005)
         self.story.clear()

@@ -107,7 +107,7 @@ async def either(request: pytest.FixtureRequest) -> AsyncIterator[HttpRequester]
 
 
 async def test_an_answer_of_any_status_comes_back_whole(url: str, either: HttpRequester) -> None:
-    answer = await either.request("POST", f"{url}/echo/a?status=418", body=b"tea", timeout_s=5)
+    answer = await either.request("POST", f"{url}/echo/a?status=418", body=b"tea", timeout_s=60)
     assert (answer.status, answer.body) == (418, b"tea")
     assert answer.headers["x-PATH"] == "/echo/a"
     assert answer.headers["x-agent"] == "retinue"
@@ -115,23 +115,23 @@ async def test_an_answer_of_any_status_comes_back_whole(url: str, either: HttpRe
 
 async def test_a_header_of_the_caller_replaces_the_client_s_own(url: str, either: HttpRequester) -> None:
     headers = {"Accept": "application/json", "user-agent": "x"}
-    answer = await either.request("GET", f"{url}/headers", headers=headers, timeout_s=5)
+    answer = await either.request("GET", f"{url}/headers", headers=headers, timeout_s=60)
     sent = [(name, value) for name, value in orjson.loads(answer.body) if name in ("accept", "user-agent")]
     assert sorted(sent) == [("accept", "application/json"), ("user-agent", "x")]
 
 
 async def test_a_head_answer_larger_than_the_cap_is_no_matter(url: str, either: HttpRequester) -> None:
-    answer = await either.request("HEAD", f"{url}/client", timeout_s=5, max_response_bytes=1)
+    answer = await either.request("HEAD", f"{url}/client", timeout_s=60, max_response_bytes=1)
     assert (answer.status, answer.body) == (200, b"")
 
 
 async def test_the_url_is_sent_as_it_was_written(url: str, client: HttpClient) -> None:
-    answer = await client.request("GET", f"{url}/echo/a%3Ab?x=%3D&y=:=", timeout_s=5)
+    answer = await client.request("GET", f"{url}/echo/a%3Ab?x=%3D&y=:=", timeout_s=60)
     assert answer.headers["x-query"] == "x=%3D&y=:="
 
 
 async def test_a_redirect_is_an_answer_not_a_journey(url: str, either: HttpRequester) -> None:
-    answer = await either.request("GET", f"{url}/moved", timeout_s=5)
+    answer = await either.request("GET", f"{url}/moved", timeout_s=60)
     assert (answer.status, answer.headers["location"]) == (307, "/echo/x")
 
 
@@ -140,18 +140,18 @@ async def test_cookies_are_not_kept_and_proxies_of_the_environment_not_asked(
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert (await either.request("GET", f"{url}/cookie", timeout_s=5)).body == b""
-    assert (await either.request("GET", f"{url}/cookie", timeout_s=5)).body == b""
+    assert (await either.request("GET", f"{url}/cookie", timeout_s=60)).body == b""
+    assert (await either.request("GET", f"{url}/cookie", timeout_s=60)).body == b""
 
 
 async def test_a_large_body_arrives_whole(url: str, either: HttpRequester) -> None:
     body = bytes(range(256)) * 8192
-    answer = await either.request("POST", f"{url}/echo/a", body=body, timeout_s=10)
+    answer = await either.request("POST", f"{url}/echo/a", body=body, timeout_s=60)
     assert answer.body == body
 
 
 async def test_connections_are_used_again(url: str, either: HttpRequester) -> None:
-    ports = {(await either.request("GET", f"{url}/client", timeout_s=5)).body for _ in range(5)}
+    ports = {(await either.request("GET", f"{url}/client", timeout_s=60)).body for _ in range(5)}
     assert len(ports) == 1
 
 
@@ -159,12 +159,12 @@ async def test_connections_are_used_again(url: str, either: HttpRequester) -> No
 async def test_an_answer_over_the_cap_is_cut_off(url: str, either: HttpRequester, path: str) -> None:
     method, body = ("POST", b"x" * 50_000) if "echo" in path else ("GET", None)
     with pytest.raises(ResponseTooLargeError, match="larger than 10,000 bytes") as caught:
-        await either.request(method, url + path, body=body, timeout_s=5, max_response_bytes=10_000)
+        await either.request(method, url + path, body=body, timeout_s=60, max_response_bytes=10_000)
     assert caught.value.sent
 
 
 async def test_a_streamed_answer_under_the_cap_is_read(url: str, either: HttpRequester) -> None:
-    answer = await either.request("GET", f"{url}/stream?n=9", timeout_s=5, max_response_bytes=10_000)
+    answer = await either.request("GET", f"{url}/stream?n=9", timeout_s=60, max_response_bytes=10_000)
     assert answer.body == b"x" * 9000
 
 
@@ -219,14 +219,14 @@ async def test_nobody_listening_means_nothing_was_sent(either: HttpRequester) ->
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         with pytest.raises(TransportError) as caught:
-            await either.request("GET", f"http://127.0.0.1:{port}/", timeout_s=5)
+            await either.request("GET", f"http://127.0.0.1:{port}/", timeout_s=60)
     assert not caught.value.sent
     assert str(caught.value) == f"http://127.0.0.1:{port}: nothing listens there (connection refused)"
 
 
 async def test_an_unknown_host_means_nothing_was_sent(either: HttpRequester) -> None:
     with pytest.raises(TransportError) as caught:
-        await either.request("GET", "http://nobody.invalid/", timeout_s=20)
+        await either.request("GET", "http://nobody.invalid/", timeout_s=60)
     assert not caught.value.sent
     assert "Errno" not in str(caught.value)
 
@@ -257,7 +257,7 @@ async def _raw_server(answer: bytes) -> AsyncIterator[str]:
 async def test_a_broken_answer_may_have_been_acted_upon(either: HttpRequester, answer: bytes) -> None:
     async with _raw_server(answer) as url:
         with pytest.raises(TransportError) as caught:
-            await either.request("POST", url, body=b"{}", timeout_s=5)
+            await either.request("POST", url, body=b"{}", timeout_s=60)
     assert caught.value.sent
     assert caught.value.cause
 
@@ -277,12 +277,12 @@ async def test_a_broken_answer_may_have_been_acted_upon(either: HttpRequester, a
 )
 async def test_only_whole_http_urls_are_asked(either: HttpRequester, url: str) -> None:
     with pytest.raises(UrlRefusedError) as caught:
-        await either.request("GET", url, timeout_s=5)
+        await either.request("GET", url, timeout_s=60)
     assert not caught.value.sent
 
 
 async def test_a_line_break_in_a_url_reaches_no_wire(url: str, client: HttpClient) -> None:
-    answer = await client.request("GET", f"{url}/echo/a\r\nX-Evil: 1", timeout_s=5)
+    answer = await client.request("GET", f"{url}/echo/a\r\nX-Evil: 1", timeout_s=60)
     assert answer.status == 200
     assert "\n" not in answer.headers["x-path"].strip() or "%0A" in answer.headers["x-path"]
 
@@ -301,7 +301,7 @@ async def test_a_line_break_in_a_url_reaches_no_wire(url: str, client: HttpClien
 async def test_the_strict_policy_reaches_no_private_address(host: str) -> None:
     async with HttpClient(allow_private=False) as strict:
         with pytest.raises(TransportError, match="public") as caught:
-            await strict.request("GET", f"http://{host}:1/", timeout_s=5)
+            await strict.request("GET", f"http://{host}:1/", timeout_s=60)
     assert not caught.value.sent
 
 
@@ -345,7 +345,7 @@ async def test_the_strict_policy_keeps_the_public_addresses_of_a_name(
 )
 async def test_link_local_and_metadata_addresses_are_never_asked(host: str, client: HttpClient) -> None:
     with pytest.raises(TransportError, match=r"never asked|not a valid url|is not a url") as caught:
-        await client.request("GET", f"http://{host}:1/latest/meta-data/", timeout_s=5)
+        await client.request("GET", f"http://{host}:1/latest/meta-data/", timeout_s=60)
     assert not caught.value.sent
 
 
@@ -357,7 +357,7 @@ async def test_a_name_that_resolves_to_a_metadata_address_is_not_asked(
 
     monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", resolve)
     with pytest.raises(TransportError, match="never asked") as caught:
-        await client.request("GET", "http://metadata.example/", timeout_s=5)
+        await client.request("GET", "http://metadata.example/", timeout_s=60)
     assert not caught.value.sent
 
 
@@ -366,7 +366,7 @@ async def test_user_information_in_a_url_is_refused_and_not_sent(
     user: str, url: str, client: HttpClient
 ) -> None:
     with pytest.raises(UrlRefusedError, match="user information") as caught:
-        await client.request("GET", url.replace("//", f"//{user}@") + "/client", timeout_s=5)
+        await client.request("GET", url.replace("//", f"//{user}@") + "/client", timeout_s=60)
     assert "secret" not in str(caught.value)
 
 
@@ -414,18 +414,18 @@ async def test_a_pooled_connection_that_has_ended_unnoticed_is_not_used_again(
     def serve() -> None:
         with peer.take() as first:
             peer.answer(first)
-            asked_again.wait(10)
+            asked_again.wait(60)
         ended.set()
         with peer.take() as second:
             peer.answer(second)
 
     asked_again = threading.Event()
     server = asyncio.create_task(asyncio.to_thread(serve))
-    await either.request("POST", peer.url, body=b"{}", timeout_s=5)
+    await either.request("POST", peer.url, body=b"{}", timeout_s=60)
     # the loop is busy while the connection ends, so that only the kernel knows
     asked_again.set()
-    assert ended.wait(10)
-    assert (await either.request("POST", peer.url, body=b"{}", timeout_s=5)).body == b"ok"
+    assert ended.wait(60)
+    assert (await either.request("POST", peer.url, body=b"{}", timeout_s=60)).body == b"ok"
     await server
     assert peer.served == 2
 
@@ -439,7 +439,7 @@ async def test_a_request_that_a_dying_server_left_unread_was_not_sent(
 
     server = asyncio.create_task(asyncio.to_thread(die))
     with pytest.raises(TransportError) as caught:
-        await either.request("POST", peer.url, body=b"{}", timeout_s=5)
+        await either.request("POST", peer.url, body=b"{}", timeout_s=60)
     await server
     assert not caught.value.sent
 
@@ -453,7 +453,7 @@ async def test_a_request_that_a_dying_server_had_read_may_have_been_acted_on(
 
     server = asyncio.create_task(asyncio.to_thread(die))
     with pytest.raises(TransportError) as caught:
-        await either.request("POST", peer.url, body=b"{}", timeout_s=5)
+        await either.request("POST", peer.url, body=b"{}", timeout_s=60)
     await server
     assert caught.value.sent
 
@@ -463,34 +463,34 @@ async def test_a_response_that_is_cut_off_at_any_byte_is_an_error(either: HttpRe
     for cut in range(len(whole)):
         async with _raw_server(whole[:cut]) as url:
             with pytest.raises(TransportError) as caught:
-                await either.request("POST", url, body=b"{}", timeout_s=5)
+                await either.request("POST", url, body=b"{}", timeout_s=60)
         assert caught.value.sent
     async with _raw_server(whole) as url:
-        assert (await either.request("POST", url, body=b"{}", timeout_s=5)).body == b"ok"
+        assert (await either.request("POST", url, body=b"{}", timeout_s=60)).body == b"ok"
 
 
 async def test_an_interim_response_is_skipped(either: HttpRequester) -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     async with _raw_server(interim + b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok") as url:
-        answer = await either.request("POST", url, body=b"{}", timeout_s=5)
+        answer = await either.request("POST", url, body=b"{}", timeout_s=60)
     assert (answer.status, answer.body) == (201, b"ok")
     assert "link" not in answer.headers
 
 
 async def test_a_body_without_length_ends_with_its_connection(either: HttpRequester) -> None:
     async with _raw_server(b"HTTP/1.1 200 OK\r\n\r\nuntil the end") as url:
-        assert (await either.request("GET", url, timeout_s=5)).body == b"until the end"
+        assert (await either.request("GET", url, timeout_s=60)).body == b"until the end"
 
 
 async def test_a_cancelled_request_leaves_its_response_to_no_other(either: HttpRequester, url: str) -> None:
     with pytest.raises(CallTimedOutError):
         await either.request("POST", f"{url}/hang", timeout_s=0.05)
-    assert (await either.request("POST", f"{url}/echo/a", body=b"tea", timeout_s=5)).body == b"tea"
+    assert (await either.request("POST", f"{url}/echo/a", body=b"tea", timeout_s=60)).body == b"tea"
 
 
 async def test_a_line_break_in_a_header_is_not_sent(either: HttpRequester, url: str) -> None:
     with pytest.raises(TransportError):
-        await either.request("GET", f"{url}/client", headers={"x-a": "1\r\nx-evil: 1"}, timeout_s=5)
+        await either.request("GET", f"{url}/client", headers={"x-a": "1\r\nx-evil: 1"}, timeout_s=60)
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ async def test_a_line_break_in_a_header_is_not_sent(either: HttpRequester, url: 
 async def test_the_plain_http_client_asks_only_plain_http_of_allowed_addresses(refused: str) -> None:
     async with PlainHttpClient() as local:
         with pytest.raises(UrlRefusedError):
-            await local.request("GET", refused, timeout_s=5)
+            await local.request("GET", refused, timeout_s=60)
 
 
 async def test_the_plain_http_client_works_in_the_loop_of_the_programs_as_well(url: str) -> None:
@@ -507,7 +507,7 @@ async def test_the_plain_http_client_works_in_the_loop_of_the_programs_as_well(u
 
     async def ask() -> bytes:
         async with PlainHttpClient() as local:
-            return (await local.request("GET", f"{url}/echo/a", timeout_s=5)).headers["x-path"].encode()
+            return (await local.request("GET", f"{url}/echo/a", timeout_s=60)).headers["x-path"].encode()
 
     assert await asyncio.to_thread(uvloop.run, ask()) == b"/echo/a"
 
@@ -516,7 +516,7 @@ async def test_a_second_response_to_one_request_is_given_to_no_other_request() -
     twice = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
     async with _raw_server(twice) as url, PlainHttpClient() as plain:
         for _ in range(3):
-            assert (await plain.request("GET", url, timeout_s=5)).body == b"ok"
+            assert (await plain.request("GET", url, timeout_s=60)).body == b"ok"
 
 
 async def test_idle_connections_are_closed_after_the_keep_alive_time(url: str) -> None:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from retinue.runtime.serving import Stop, bind, serving
 from retinue.web.connection_gate import HttpLimits
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /quick HTTP/1.1\r\n" + HOST + b"\r\n"
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ from retinue.web.http_client import AiohttpStream, HttpClient
 from retinue.web.transport import ResponseTooLargeError, TransportError
 from tests.serving import serve_app
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from retinue.runtime.serving import Stop, bind, serving
 from retinue.web.fast.joined_writes import JoinedWrites
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 
 

@@ -55,6 +55,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("teams.running:down", "Stop the programs of a team."),
         "team": ("teams.running:team", "List the teams of this state, or show one."),
         "diff": ("teams.packing:diff", "Compare two digests of a team by what they can do."),
+        "record-team": ("teams.replaying:record_team", "Record the calls that you make to a running team."),
+        "replay-team": (
+            "teams.replaying:replay_team",
+            "Play recorded calls against a digest of a team, and show what it answers differently.",
+        ),
     },
     "The mesh": {
         "hub": ("serving.serve:hub", "Run the hub of this mesh."),
@@ -161,7 +166,7 @@ OF_THIS_MACHINE = frozenset(
         "token",
         "keys",
     )
-) | {"backup", "restore", "lock", "pack", "up", "down", "team", "diff"}
+) | {"backup", "restore", "lock", "pack", "up", "down", "team", "diff", "record-team", "replay-team"}
 """The commands that could be taken for commands of the hub that the context in use names."""
 
 NO_WINDOWS = "error: Retinue runs on Linux and macOS — on Windows, run it in WSL: wsl --install"

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from retinue.approvals.records import SCOPE
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, InvalidRequestError, UnknownApprovalError
-from retinue.dashboard.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
 from retinue.dashboard.drawings.conversation import (
@@ -27,6 +26,8 @@ from retinue.dashboard.drawings.shapes import draw_tiles
 from retinue.dashboard.drawings.step_levels import make_level
 from retinue.dashboard.drawings.timeline import place_steps
 from retinue.dashboard.figures import draw_steps, find_waiting
+from retinue.dashboard.files.artifact_files import ArtifactFiles
+from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.frame import (
     MAX_ARGUMENTS_CHARACTERS,
     PAGE,
@@ -38,7 +39,6 @@ from retinue.dashboard.frame import (
     read_number,
 )
 from retinue.dashboard.questions import Question, make_question, read_answer
-from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run", "answer_approval")

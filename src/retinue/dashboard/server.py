@@ -17,13 +17,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
-from retinue.dashboard import artifact_files, result_files
 from retinue.dashboard.agent_pages import AgentPages
-from retinue.dashboard.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings.shapes import place_bars
 from retinue.dashboard.figures import measure
+from retinue.dashboard.files import artifact_files, result_files
+from retinue.dashboard.files.artifact_files import ArtifactFiles
+from retinue.dashboard.files.result_files import ResultFiles
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
@@ -31,10 +32,10 @@ from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.policy_pages import PolicyPages
 from retinue.dashboard.recent_calls import RecentCalls
 from retinue.dashboard.rendering import read_static
-from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import Note, SignInPages, Verify
+from retinue.dashboard.team_pages import KnownTeams, TeamPages
 from retinue.dashboard.workflow_pages import WorkflowPages
 from retinue.mesh.artifacts import ArtifactStore
 
@@ -66,6 +67,7 @@ class Dashboard:
         has_runs: Callable[[], bool],
         read_limits: Callable[[], tuple[int, int]],
         artifacts: ArtifactStore | None = None,
+        teams: KnownTeams | None = None,
     ) -> None:
         self._hub = hub
         self._live = live
@@ -78,6 +80,7 @@ class Dashboard:
         self._runs = RunPages(hub, self._frame, self._files, self._artifacts, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
         self._policies = PolicyPages(hub, self._frame)
+        self._teams = TeamPages(teams, self._frame)
         self._mesh = MeshPage(hub, self._frame, self._recent)
         self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
 
@@ -94,6 +97,7 @@ class Dashboard:
             **self._runs.list_pages(),
             **self._workflows.list_pages(),
             **self._policies.list_pages(),
+            **self._teams.list_pages(),
         }
         forms = {
             **self._agents.list_forms(),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, StepFailedError
 from retinue.flows.steps import Perform
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.run_forms import WholeRun, render_form
 from retinue.workflows.interpreter.branches import Branch, branch_failure, child_origin, run_branches
-from retinue.workflows.interpreter.frame import Frame
+from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.library import Library, bundle, is_run_as_mesh
 from retinue.workflows.runs.records import RunRequest, as_json
 
@@ -17,12 +19,20 @@ FIND_S = 60.0
 """How long a workflow is looked for."""
 
 
-def make_child(library: Library, name: str, given: Any) -> Perform[Any]:
-    """The run of a stored workflow with an input; its definition is recorded before it begins."""
+def make_child(library: Library, tools: Tools, name: str, given: Any) -> Perform[Any]:
+    """The run of a stored workflow with an input; its definition is recorded before it begins.
 
-    async def read() -> Any:
+    Policies decide about its start as if the caller of the run had started it, and it is recorded with the
+    definition that they let it start, so that a run that is taken up goes on.
+    """
+
+    async def read(starter: Principal) -> Any:
         whole = await bundle(library, await library.get(name))
         definition = whole.loaded.definition
+        if tools.check_start is not None:
+            nested = (workflow.definition for workflow in whole.nested.values())
+            for started in (definition, *nested):
+                tools.check_start(starter, started.name)
         if definition.input is not None:
             problems = compile_schema(definition.input, f"the input of {name}").problems(given)
             if problems:
@@ -32,7 +42,8 @@ def make_child(library: Library, name: str, given: Any) -> Perform[Any]:
 
     async def perform(frame: Frame, path: str) -> Any:
         facts = {"kind": "choose", "skill": name, "below": "/choose"}
-        found = await frame.context.step(f"{path}/choose", read, timeout_s=FIND_S, facts=facts)
+        choose = partial(read, frame.request.origin.principal)
+        found = await frame.context.step(f"{path}/choose", choose, timeout_s=FIND_S, facts=facts)
         if found.fault is not None:
             raise StepFailedError(path, None, as_json(found.fault))
         origin = child_origin(frame)

@@ -395,10 +395,11 @@ class Run:
         """Run a stored workflow, in YAML or in Python, as a child run; gives its output.
 
         It is cancelled with this run, and undoes its own steps if it fails; what it has done is not undone
-        with this run. Raises the error of its failed step, UnknownWorkflowError and InvalidParametersError.
+        with this run. Raises the error of its failed step, UnknownWorkflowError, InvalidParametersError and
+        PolicyDeniedError.
         """
         given = {} if input is None else arguments_as_json(workflow, input)
-        perform = make_child(self._library, workflow, given)
+        perform = make_child(self._library, self._tools, workflow, given)
         mark = mark_of("workflow", workflow, given)
         return await self._perform(self._names.take(name or workflow), mark, perform)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -76,7 +76,8 @@ class PolicyBook:
     """The policies of a hub for its callers.
 
     ``find_gate`` gives None while there are none, and ``read_current`` the texts of the files in force.
-    ``find_problem`` tells why the files of now are not in force, "" if they are.
+    ``find_problem`` tells why the files of now are not in force, "" if they are. ``find_zone`` gives the zone
+    of hours and days.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class PolicyBook:
         modes: ModeSwitch,
         read_current: Callable[[], CurrentPolicies] = lambda: CurrentPolicies({}, {}),
         find_problem: Callable[[], str] = str,
+        find_zone: Callable[[], tzinfo] = lambda: UTC,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
@@ -98,6 +100,7 @@ class PolicyBook:
         self.modes = modes
         self._read_current = read_current
         self._find_problem = find_problem
+        self._find_zone = find_zone
         self._replaying = asyncio.Lock()
 
     async def explain(self, call: Call, reader: Principal) -> Json:
@@ -185,10 +188,9 @@ class PolicyBook:
         from retinue.policies.history.replay import Replay, ReplayReport
 
         keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
-        replay, report = (
-            Replay(policies, await self._find_skills(keys), self._past.find_groups),
-            ReplayReport(),
-        )
+        skills = await self._find_skills(keys)
+        replay = Replay(policies, skills, self._past.find_groups, self._find_zone())
+        report = ReplayReport()
 
         def run() -> None:
             for call in self._iterate_calls(since):
@@ -261,16 +263,26 @@ class PolicyBook:
         return skills
 
     async def check(
-        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default
+        self,
+        files: Mapping[str, str],
+        groups: Mapping[str, list[str]],
+        default: Default,
+        *,
+        with_teams: bool = False,
     ) -> Json:
         """What of these policies does not fit the mesh, as findings with policy and problem.
 
-        Raises InvalidSettingError for policies that are not valid.
+        ``with_teams`` = together with the policies of the teams that run. Raises InvalidSettingError for
+        policies that are not valid.
         """
         from retinue.policies.fitting import MeshFit
         from retinue.policies.policy_set import load_policies
 
-        policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default)
+        teams = None
+        if with_teams:
+            current = await asyncio.to_thread(self._read_current)
+            files, teams = {**files, **{name: current.files[name] for name in current.teams}}, current.teams
+        policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default, teams=teams)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
         if (listing := await self._lookup.open(own[0])) is not None:
@@ -295,7 +307,8 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         agent: str | None = None,
         arguments: Annotated[Json | None, Field(description="Default: none")] = None,
         caller: Annotated[
-            str | None, Field(description="The id of another caller; needs the scope approves")
+            str | None,
+            Field(description="The id of another caller; needs the scope approves", min_length=1),
         ] = None,
     ) -> Json:
         """Tells what the policies decide about a call, without making it: verdict, policies and why."""
@@ -319,10 +332,11 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         ctx: Context,
         groups: dict[str, list[str]] | None = None,
         default: Literal["allow", "deny"] = "allow",
+        with_teams: Annotated[bool, Field(description="Together with the policies of running teams")] = False,
     ) -> Json:
         """Checks policies against the skills of this mesh: unknown names, arguments of other types."""
         _check_owner(ctx.principal)
-        return await book.check(files, groups or {}, default)
+        return await book.check(files, groups or {}, default, with_teams=with_teams)
 
     @agent.skill(read_only=True, listed=False)
     async def replay_policies(

@@ -40,7 +40,7 @@ async def read_checked(
     item = item_of(request)
     permitted = PermittedCall()
     if checks.check_read is not None:
-        permitted = await checks.check_read(call, listing, item, admitted)
+        permitted = await checks.check_read(call, listing, item, admitted, channel)
         admitted.policy = permitted.note
         call = replace(call, trace=admitted.trace)
         if permitted.add_guards is not None:

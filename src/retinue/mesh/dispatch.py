@@ -165,14 +165,14 @@ class PermittedCall(NamedTuple):
 
 _UNCHECKED = PermittedCall()
 
-CheckPolicies = Callable[[Call, Listing, Skill, AdmittedCall], Awaitable[PermittedCall]]
+CheckPolicies = Callable[[Call, Listing, Skill, AdmittedCall, Channel], Awaitable[PermittedCall]]
 """Checks a call against the policies of the owner before it is invoked; raises PolicyDeniedError.
 
-It may note its decision in the trace of the admitted call.
+It may note its decision in the trace of the admitted call. The channel tells whether a person can be asked.
 """
 
 
-CheckRead = Callable[[Call, Listing, Resource | Prompt, AdmittedCall], Awaitable[PermittedCall]]
+CheckRead = Callable[[Call, Listing, Resource | Prompt, AdmittedCall, Channel], Awaitable[PermittedCall]]
 """The same for a read of a resource or a prompt (`mesh.reading`)."""
 
 
@@ -394,7 +394,7 @@ class Dispatcher:
             guards = None if only_relays else self.guards
             try:
                 if self.check_policies is not None and not only_relays:
-                    permitted = await self.check_policies(call, listing, skill, admitted)
+                    permitted = await self.check_policies(call, listing, skill, admitted, channel)
                     call = _with_trace(call, admitted)
                 state.policy = permitted.note
                 if permitted.add_guards is not None:

@@ -88,6 +88,7 @@ class Case(BaseModel):
     chain: tuple[str, ...] = ()
     trusted: bool = True
     run: bool = False
+    can_ask: bool = False
     sources: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     timezone: Annotated[str, AfterValidator(_check_zone)] = "UTC"
@@ -173,6 +174,7 @@ def _read_facts(case: Case) -> CallFacts:
         "chain": [entity_value(name_principal(name)) for name in case.chain],
         "trusted": case.trusted,
         "run": case.run,
+        "can_ask": case.can_ask,
         "sources": [entity_value(name_principal(name)) for name in (*case.sources, *case.foreign)],
         "foreign": [entity_value(name_principal(name)) for name in case.foreign],
         **render_time(now, read_zone(case.timezone)),

@@ -57,7 +57,9 @@ class MeshFit:
                 self._known.setdefault(entity.type, set()).add(entity.id)
             containers = resource.list_containers(self.policies.groups)
             for policy in self.policies.policies:
-                if policy.concerns(resource.id, containers):
+                # a team binds the calls of its agents, too
+                caller = None if policy.agents is None else EntityId(AGENT, min(policy.agents, default=""))
+                if policy.concerns(resource.id, containers, caller):
                     self._matched.add(policy.id)
                     if _names_skills(policy):
                         self._compare(policy, resource.id, skill)

@@ -21,7 +21,7 @@ from retinue.core.errors import PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
 from retinue.core.usage import NO_SOURCES, UNKNOWN_SOURCE, Sources
-from retinue.mesh.channel import Channel
+from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Approve, Guards, PermittedCall
 from retinue.mesh.guard.sources import read_trace, with_sources
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -67,14 +67,20 @@ MARK = "policy"
 ORIGIN = "origin"
 """The field of a trace with the id of the principal that began the chain of calls."""
 
-MAX_ORIGIN = 300
-"""Characters of that id; the fields of a trace are limited."""
+MAX_ORIGIN = 310
+"""Characters of that id in a trace, whose fields are limited; a longer one is unknown to further calls.
+
+That of a JWT has up to 304. A part of an id would be another id, about which no policy is.
+"""
 
 OWNERS_SKILLS = frozenset(
     {"answer_approval", "approve_similar", "list_approvals", "show_approval", "list_policies"}
     | {"check_policies", "explain_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
 )
 """Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""
+
+_NOBODY = NullChannel()
+"""The channel of a call whose client asks no person."""
 
 _REMEDY = "ask the owner of this mesh; retinue policy explain shows which policies decide"
 
@@ -109,25 +115,40 @@ class Gate:
     _asking: AskingPolicies | None = None
 
     async def check(
-        self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
+        self,
+        call: Call,
+        listing: Listing,
+        skill: Skill,
+        admitted: AdmittedCall,
+        channel: Channel = _NOBODY,
     ) -> PermittedCall:
         """Let a call pass that no rule denies; raises PolicyDeniedError."""
         if _is_owners(call, listing):
             return PermittedCall()
-        return await self._check(call, listing, skill, skill.id, CALL, admitted)
+        return await self._check(call, listing, skill, CALL, admitted, channel)
 
     async def check_read(
-        self, call: Call, listing: Listing, item: ReadableResource | Prompt, admitted: AdmittedCall
+        self,
+        call: Call,
+        listing: Listing,
+        item: ReadableResource | Prompt,
+        admitted: AdmittedCall,
+        channel: Channel = _NOBODY,
     ) -> PermittedCall:
         """The same for a read of a resource or a prompt, or of a completion of its arguments."""
         action = GET_PROMPT if isinstance(item, Prompt) else READ
-        return await self._check(call, listing, item, name_item(item), action, admitted)
+        return await self._check(call, listing, item, action, admitted, channel)
 
     async def _check(
-        self, call: Call, listing: Listing, item: Item, name: str, action: EntityId, admitted: AdmittedCall
+        self,
+        call: Call,
+        listing: Listing,
+        item: Item,
+        action: EntityId,
+        admitted: AdmittedCall,
+        channel: Channel,
     ) -> PermittedCall:
-        """Decide once; ``name`` is that of the item in marks and approvals."""
-        engine, mode = self.engine, self.mode
+        engine, mode, name = self.engine, self.mode, name_item(item)
         if mode == "off" or not engine.policies.decides:
             return PermittedCall()
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
@@ -137,7 +158,8 @@ class Gate:
             await engine.prepare(resource, action, self._name_all(call.principal), self.run_in_thread)
         if self.recorder is not None and action == CALL:
             self.recorder.record(engine, call, resource, self._name_all(call.principal))
-        decision = self._decide(engine, call, resource, action)
+        decide = partial(self._decide, engine, call, resource, action, channel)
+        decision = decide()
         self.figures.count(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = self._note(note_origin(admitted.trace, find_origin(call)), call)
@@ -148,7 +170,6 @@ class Gate:
             admitted.policy = self._render(decision, watched=False)
             raise deny(decision, listing.name, name)
         admitted.policy = None
-        decide = partial(self._decide, engine, call, resource, action)
         permitted = self._oblige(decision, call, listing, item, name, decide)
         marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         admitted.trace = self._note(marked, call)
@@ -278,16 +299,29 @@ class Gate:
         """Whether the values of calls of an agent may be masked, so that they must be read."""
         return self.mode == "enforce" and self.engine.masks(agent)
 
-    def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
+    def _decide(
+        self,
+        engine: Engine,
+        call: Call,
+        resource: Resource,
+        action: EntityId = CALL,
+        channel: Channel = _NOBODY,
+    ) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
         caller, *agents = self._name_all(call.principal)
-        decision = self._decide_for(engine, call, resource, caller, action)
+        decision = self._decide_for(engine, call, resource, caller, action, channel)
         if decision.verdict == "deny" or not agents:
             return decision
-        return decision.combine(self._decide_for(engine, call, resource, agents[0], action))
+        return decision.combine(self._decide_for(engine, call, resource, agents[0], action, channel))
 
     def _decide_for(
-        self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
+        self,
+        engine: Engine,
+        call: Call,
+        resource: Resource,
+        caller: Caller,
+        action: EntityId,
+        channel: Channel,
     ) -> Decision:
         names = engine.reads_of(resource, action, caller.id)
         is_direct = not call.principal.through
@@ -295,6 +329,8 @@ class Gate:
             return engine.decide(CallFacts(caller, resource, action, call.arguments, is_direct=is_direct))
         origin = find_origin(call) if "origin" in names else None
         context = self._find_facts(call, names)
+        if "can_ask" in names:
+            context["can_ask"] = "elicitation" in channel.capabilities
         groups = self.groups.find_named(origin) if origin else ()
         facts = CallFacts(caller, resource, action, call.arguments, context, origin, groups, is_direct)
         return engine.decide(facts)
@@ -332,7 +368,11 @@ class Gate:
                 kept.forget()
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
-        """What the policies decide about a call that is not made, and the policies that concern its skill."""
+        """What the policies decide about a call that is not made, and the policies that concern its skill.
+
+        ``without`` is what the call would be without the policies that decide, and ``values`` of a policy are
+        the arguments that it reads, as they are in the call.
+        """
         resource = Resource.of(listing, skill)
         decision = self._decide(self.engine, call, resource)
         decides = {policy.id for policy in decision.policies}
@@ -342,12 +382,21 @@ class Gate:
             "policies": [policy.id for policy in decision.policies],
             "digest": self.engine.policies.digest,
             "concerned": [
-                {**_describe_policy(policy), "decides": policy.id in decides}
+                {
+                    **_describe_policy(policy),
+                    "decides": policy.id in decides,
+                    "values": _read_values(policy, call.arguments),
+                }
                 for policy in self.engine.select(resource, CALL, self._name(call.principal).id)
             ],
         }
         if decision.would_be is not None:
             row["would_be"] = self._render(decision.would_be, watched=True)
+        if decides:
+            policies = self.engine.policies
+            others = tuple(policy for policy in policies.policies if policy.id not in decides)
+            other = self._decide(Engine(replace(policies, policies=others)), call, resource)
+            row["without"] = {"verdict": other.verdict, "policies": [policy.id for policy in other.policies]}
         return {**row, "problem": decision.problem} if decision.problem else row
 
     def _find_facts(self, call: Call, names: frozenset[str]) -> dict[str, Any]:
@@ -456,8 +505,10 @@ class ListedItems:
         return all(self.decisions.decide(caller, agent, item) for caller in self.callers)
 
 
-def name_item(item: ReadableResource | Prompt) -> str:
-    """The name of what is read in audit rows, marks and approvals, where skills have their ids."""
+def name_item(item: Item) -> str:
+    """The name of an item in audit rows, marks and approvals; that of a skill is its id."""
+    if isinstance(item, Skill):
+        return item.id
     return f"prompt {item.name}" if isinstance(item, Prompt) else f"resource {item.uri}"
 
 
@@ -496,6 +547,18 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
     }
 
 
+def _read_values(policy: Policy, arguments: Any) -> dict[str, Any]:
+    """The arguments that a policy reads, by their paths; without those that are absent."""
+    values: dict[str, Any] = {}
+    for path in policy.reads.arguments:
+        value = arguments
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            values[".".join(path)] = value
+    return values
+
+
 def _is_owners(call: Call, listing: Listing) -> bool:
     """Whether the owner answers approvals, which no policy forbids."""
     return (
@@ -516,7 +579,7 @@ def find_origin(call: Call) -> str:
     trace = call.trace
     # the run itself is a hop
     if trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1):
-        return call.principal.id[:MAX_ORIGIN]
+        return call.principal.id
     if trace.trusted and trace.extension is not None:
         origin = trace.extension.others.get(ORIGIN)
         if isinstance(origin, str):
@@ -544,14 +607,15 @@ def _render_sources(sources: Sources) -> dict[str, Any]:
 def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:
     """The trace with the note that policies have permitted this call, for the next process."""
     extension = trace.extension or TraceExtension()
-    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill), ORIGIN: origin}
-    return trace.with_extension(TraceExtension(extension.allowance, others))
+    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill)}
+    return note_origin(trace.with_extension(TraceExtension(extension.allowance, others)), origin)
 
 
 def note_origin(trace: TraceContext, origin: str) -> TraceContext:
     """The trace with the principal that began the chain; it does not say that the call is permitted."""
     extension = trace.extension or TraceExtension()
-    return trace.with_extension(TraceExtension(extension.allowance, {**extension.others, ORIGIN: origin}))
+    others = {**extension.others, ORIGIN: origin if len(origin) <= MAX_ORIGIN else ""}
+    return trace.with_extension(TraceExtension(extension.allowance, others))
 
 
 def has_passed(trace: TraceContext, digest: str, agent: str, skill: str) -> bool:

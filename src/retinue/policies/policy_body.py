@@ -32,7 +32,8 @@ MAX_ATTRIBUTES = 64
 
 _TOKENS = re.compile(
     # as in the grammar of Cedar, a comment also ends with a carriage return
-    r'"(?:\\.|[^"\\])*"|//[^\n\r]*'
+    # without its closing quote a text is a token too, because each quote in it would be searched to the end
+    r'"(?:\\.|[^"\\])*(?P<closing>"?)|//[^\n\r]*'
     r"|(?<![A-Za-z_])(?:if|when|unless)(?![A-Za-z0-9_])"
     r"|\|\||&&|[-+*.;()\[\]{}]"
 )
@@ -61,7 +62,9 @@ def check_bounds(text: str) -> None:
     operators = ifs = dots = 0
     for match in _TOKENS.finditer(text):
         symbol, problem, remedy = match[0], "", "write several policies"
-        if symbol in "([{":
+        if match["closing"] == "":
+            problem, remedy = "a text in quotes that has no end", "close it"
+        elif symbol in "([{":
             opened.append(symbol)
             if len(opened) > MAX_DEPTH:
                 problem, remedy = (

@@ -42,6 +42,9 @@ a person for calls that it would be asked about; it permits nothing else.
 
 Default = Literal["allow", "deny"]
 
+_ABSENT = ("optional attribute", "may not exist", "unable to guarantee")
+"""Words of the engine's errors about an argument that a call may leave out."""
+
 OBLIGATIONS: Mapping[str, tuple[str, ...]] = {
     "approve": ("approvers", "expires"),
     "limit": ("limit",),
@@ -176,7 +179,7 @@ def load_policies(
     policies: dict[str, Policy] = {}
     deciding: dict[str, str] = {}
     for name in sorted(files):
-        loaded = _load_file(name, files[name])
+        loaded = _load_file(name, files[name], MAX_POLICIES - len(policies))
         if (scope := (teams or {}).get(name)) is not None:
             loaded = [_bind(policy, scope) for policy in loaded]
         # a yes for similar calls leaves the questions about others as they are
@@ -187,8 +190,6 @@ def load_policies(
                 other = policies[policy.id].file
                 raise _refuse(name, f"@id {policy.id!r} is in {other} too", "give each policy its own @id")
             policies[policy.id] = policy
-    if len(policies) > MAX_POLICIES:
-        raise _refuse("policies", f"{len(policies):,} policies", f"write at most {MAX_POLICIES:,}")
     facts: list[Any] = [
         sorted(deciding.items()),
         default,
@@ -214,12 +215,16 @@ def _bind(policy: Policy, scope: TeamScope) -> Policy:
     return replace(policy, id=f"{scope.name}/{policy.id}", agents=agents)
 
 
-def _load_file(name: str, text: str) -> list[Policy]:
+def _load_file(name: str, text: str, most: int) -> list[Policy]:
+    """The policies of a file; raises InvalidSettingError, also for more than ``most`` of them."""
     try:
         check_bounds(text)
     except BoundError as error:
         where = name if error.line is None else f"{name}: line {error.line}"
         raise _refuse(where, str(error), error.remedy) from None
+    # each policy ends with one, and to check too many would take a minute
+    if sum(1 for _ in _find_ends(text)) > most:
+        raise _refuse(name, f"more than {MAX_POLICIES:,} policies in all files", "write fewer")
     try:
         bodies = [body for part in _split(text) for body in _parse(name, part)]
     except (ValueError, RecursionError):
@@ -257,15 +262,20 @@ def _find_place(name: str, text: str) -> str:
 def _split(text: str, count: int = _PARSED_AT_ONCE) -> Iterator[str]:
     """The text in parts of ``count`` whole policies, because the parser holds up all threads."""
     start = 0
-    ends = (token.end() for token in _TOKENS.finditer(text) if token[0] == ";")
-    for end in islice(ends, count - 1, None, count):
+    for end in islice(_find_ends(text), count - 1, None, count):
         yield text[start:end]
         start = end
     yield text[start:]
 
 
+def _find_ends(text: str) -> Iterator[int]:
+    """The places behind the semicolons, which end policies."""
+    return (token.end() for token in _TOKENS.finditer(text) if token[0] == ";")
+
+
 def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
-    annotations: dict[str, str] = body.pop("annotations", None) or {}
+    # an annotation without a value is null
+    annotations = {name: value or "" for name, value in (body.pop("annotations", None) or {}).items()}
     policy_id = annotations.get("id") or ""
     where = f"{file}: {policy_id or f'policy {number}'}"
     if not policy_id or len(policy_id) > 100:
@@ -292,7 +302,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
     except ValueError as error:
         raise _refuse(where, f"the engine does not take it: {error}", "write several policies") from None
     if errors:
-        raise _refuse(where, errors[0], _remedy_of(errors[0]))
+        raise _refuse(where, errors[0], _name_remedies(errors))
     return Policy(
         policy_id,
         file,
@@ -422,10 +432,14 @@ def _check_entities(where: str, reads: Reads) -> None:
             raise _refuse(where, f"unknown action {entity.id!r}", f"known are {', '.join(sorted(_ACTIONS))}")
 
 
-def _remedy_of(error: str) -> str:
-    if "optional attribute" in error or "may not exist" in error or "unable to guarantee" in error:
-        return "ask for the argument first: context.args has NAME && …"
-    return "see retinue docs policies"
+def _name_remedies(errors: Sequence[str]) -> str:
+    """Tell what mends the errors of one policy."""
+    remedies = []
+    if any("not found" in error and 'Action::"list"' in error for error in errors):
+        remedies.append('name the action, because lists have no arguments: action == Retinue::Action::"call"')
+    if any(word in error for error in errors for word in _ABSENT):
+        remedies.append("ask for the argument first: context.args has NAME && …")
+    return ", and ".join(remedies) or "see retinue docs policies"
 
 
 def _refuse(where: str, problem: str, remedy: str) -> InvalidSettingError:

@@ -20,6 +20,8 @@ _SUFFIX = ".cedar"
 _ONE = ".one"
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 
+_PLACES = re.compile("NAME|PRINCIPAL|ORIGIN")
+
 MAX_CALLER_LENGTH = 60
 
 
@@ -65,9 +67,12 @@ def make_profile(name: str, caller: str | None = None, *, is_watched: bool = Fal
         file = f"{name}-{_UNUSUAL.sub('-', caller)}"
         text = _read(name + _ONE)
         # in comments, annotations and ids the name is a part of a text in quotation marks
-        text = text.replace("NAME", json.dumps(caller, ensure_ascii=False)[1:-1])
-        text = text.replace("PRINCIPAL", _write(name_principal(caller)))
-        text = text.replace("ORIGIN", _write(name_origin(caller)))
+        values = {
+            "NAME": json.dumps(caller, ensure_ascii=False)[1:-1],
+            "PRINCIPAL": _write(name_principal(caller)),
+            "ORIGIN": _write(name_origin(caller)),
+        }
+        text = _PLACES.sub(lambda match: values[match[0]], text)
     if is_watched:
         text = text.replace("@id(", '@mode("watch")\n@id(')
     return Profile(file + _SUFFIX, text)

@@ -37,6 +37,7 @@ _FACTS: Mapping[str, Any] = {
     "chain": {"type": "Set", "element": _AGENT},
     "trusted": _BOOLEAN,
     "run": _BOOLEAN,
+    "can_ask": _BOOLEAN,
     "sources": {"type": "Set", "element": _AGENT},
     "foreign": {"type": "Set", "element": _AGENT},
     "hour": {"type": "Long"},
@@ -62,12 +63,13 @@ def find_errors(
 ) -> list[str]:
     """The errors of one policy in its JSON form; [] for a valid one.
 
-    ``is_owners`` tells that the policy is about owner actions.
+    They are sorted, because the engine's order varies. ``is_owners`` tells that the policy is about owner
+    actions.
     """
     bodies = {"templates": {}, "staticPolicies": {"policy": policy}, "templateLinks": []}
     text = cedarpy.policies_from_json_str(json.dumps(bodies))
     result = cedarpy.validate_policies(text, json.dumps(make_schema(reads, is_owners=is_owners)))
-    return [_plain(error.error) for error in result.errors]
+    return sorted(_plain(error.error) for error in result.errors)
 
 
 def make_schema(reads: Mapping[Path, ValueType], *, is_owners: bool = False) -> dict[str, Any]:

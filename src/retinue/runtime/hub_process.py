@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from retinue.core.record import HUB_NAME
+from retinue.dashboard.team_pages import KnownTeams
 from retinue.hub.mesh_map import MeshParts
 from retinue.parts.installed import list_parts_of
 from retinue.parts.network_links import NetworkLinks
@@ -124,7 +126,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         RegistryPart(),
         ArtifactsPart(),
         *list_parts_of("hub", settings.parts.off),
-        DashboardPart(),
+        DashboardPart(_find_teams),
         UpkeepPart(),
         ManyHubsPart(),
         FolderWatchPart(),
@@ -138,6 +140,22 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         ApprovalsPart(),
         CallsPart(),
     ]
+
+
+def _find_teams(state: State) -> KnownTeams:
+    """The digests of teams, for their page; what reads them is imported when somebody looks."""
+
+    async def list_digests() -> list[dict[str, Any]]:
+        from retinue.runtime.commands.teams.known import list_known
+
+        return await list_known(state)
+
+    async def compare(old: str, new: str) -> dict[str, Any]:
+        from retinue.runtime.commands.teams.known import compare_known
+
+        return dict(await compare_known(state, old, new))
+
+    return KnownTeams(list_digests, compare)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 
 from retinue.authoring.agent import Agent
@@ -280,6 +281,7 @@ async def _open_engine(
         artifacts=artifacts,
         open_approvals=lambda: runs.open_approvals(),
         open_sessions=lambda: runs.open_sessions(),
+        check_start=partial(access.check_start, is_inline=False),
     )
     library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
     interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)

@@ -46,7 +46,7 @@ def check_room(folder: Path) -> None:
     """
     path = folder / f".room.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
     try:
-        _write_new(path, bytes(_ROOM_BYTES), _PRIVATE_FILE)
+        write_file(path, bytes(_ROOM_BYTES), _PRIVATE_FILE)
     finally:
         path.unlink(missing_ok=True)
 
@@ -170,7 +170,7 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None, sync: bool
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     try:
-        _write_new(temporary, data, file_mode(path.parent) if mode is None else mode)
+        write_file(temporary, data, file_mode(path.parent) if mode is None else mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -205,7 +205,8 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
+def write_file(path: Path, data: bytes, mode: int) -> None:
+    """Write a new file and fsync it; `sync_folder` makes its name durable, too. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         write_all(descriptor, data)

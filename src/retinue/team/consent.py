@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from retinue.team.definition import TeamImport
 from retinue.team.package import Team
+from retinue.team.vendored import describe_vendored
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,11 @@ class Consent:
     access: tuple[str, ...]
     models: tuple[str, ...]
     policies: tuple[str, ...]
+    schedules: tuple[str, ...]
     files: int
     size_bytes: int
+    vendored: str = ""
+    """The packages that the digest has, as text; "" for none."""
     changes: tuple[str, ...] = ()
     """Lines about the difference to what runs."""
 
@@ -47,8 +51,10 @@ class Consent:
             "access": list(self.access),
             "models": list(self.models),
             "policies": list(self.policies),
+            "schedules": list(self.schedules),
             "files": self.files,
             "size_bytes": self.size_bytes,
+            "vendored": self.vendored,
             "changes": list(self.changes),
         }
 
@@ -59,12 +65,15 @@ class Consent:
             f"  signed by   {self.signer or 'nobody whom this state trusts'}",
             f"  size        {self.files} files, {self.size_bytes:,} bytes",
         ]
+        if self.vendored:
+            lines.append(f"  packages    {self.vendored}")
         for heading, rows in (
             ("runs", self.programs),
             ("hosts", self.hosts),
             ("models", self.models),
             ("access", self.access),
             ("policies", self.policies),
+            ("schedules", self.schedules),
         ):
             lines += [f"  {heading if not index else '':<11} {row}" for index, row in enumerate(rows)]
         for index, (name, text, users) in enumerate(self.secrets):
@@ -91,8 +100,10 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         tuple(list_access(team)),
         tuple(list_models(team)),
         tuple(f"{path} (binds this team only)" for path in team.policies),
+        tuple(list_schedules(team)),
         len(team.files),
         team.size_bytes,
+        describe_vendored(team.files),
         tuple(changes),
     )
 
@@ -147,4 +158,13 @@ def list_models(team: Team) -> list[str]:
     return [
         f"{name}: {table.provider or 'any provider'} {table.model} (not pinned by a hash)"
         for name, table in sorted(team.definition.llm.items())
+    ]
+
+
+def list_schedules(team: Team) -> list[str]:
+    """What starts workflows by itself, as lines."""
+    return [
+        f"{schedule.workflow} {schedule.cron or schedule.every or 'as the workflow says'}, "
+        "with the rights of whoever starts the team"
+        for schedule in team.definition.schedules
     ]

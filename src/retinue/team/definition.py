@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import semver
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -221,6 +221,35 @@ class RolloutTable(_Table):
         return self
 
 
+class TeamSchedule(_Table):
+    """``[[schedules]]``: when a workflow of the team starts by itself, in the words of its key ``schedule``.
+
+    What is not given is what the workflow says. ``name`` tells two schedules of one workflow apart.
+    """
+
+    workflow: str
+    name: Annotated[str, AfterValidator(_check_name)] | None = None
+    cron: str | None = None
+    every: str | None = None
+    timezone: str | None = None
+    input: Any = None
+    missed: Literal["skip", "once", "all"] | None = None
+    overlap: Literal["skip", "queue", "cancel"] | None = None
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """The keys of ``schedule`` that are given."""
+        given = self.model_dump(mode="json", exclude={"workflow", "name"})
+        return {key: value for key, value in given.items() if value is not None}
+
+    def name_in(self, team: str) -> str:
+        """The name of the schedule in the mesh: ``TEAM.NAME``."""
+        return f"{team}.{self.name or self.workflow}"
+
+
+MAX_SCHEDULE_NAME = 64
+
+
 class TeamDefinition(_Table):
     """All of ``team.toml``."""
 
@@ -235,6 +264,7 @@ class TeamDefinition(_Table):
     workflows: TeamFiles = TeamFiles(files=("workflows/*.yaml",))
     access: Mapping[str, AccessTable] = {}
     secrets: Mapping[Secret, str] = {}
+    schedules: tuple[TeamSchedule, ...] = ()
     check: TeamCheck = TeamCheck()
     rollout: RolloutTable = RolloutTable()
 
@@ -255,7 +285,8 @@ class TeamDefinition(_Table):
                 f"access.{imported[0]} is an import, and access lists bind agents; "
                 f"write send in the tables of its callers, or a policy in policies/"
             )
-        for user, texts in self._list_texts():
+        self._check_schedules()
+        for user, texts in self.list_texts():
             if any("$" in _PLACEHOLDER.sub("", text) for text in texts):
                 raise ValueError(
                     f"{user} has a $ outside ${{NAME}}; write ${{NAME}} with a name of [secrets]"
@@ -268,10 +299,19 @@ class TeamDefinition(_Table):
                 )
         return self
 
+    def _check_schedules(self) -> None:
+        names = [schedule.name_in(self.name) for schedule in self.schedules]
+        if len({*names}) < len(names):
+            raise ValueError("two entries of [[schedules]] have one name; give each a name")
+        if long := next((name for name in names if len(name) > MAX_SCHEDULE_NAME), None):
+            raise ValueError(
+                f"the schedule {long} has over {MAX_SCHEDULE_NAME} characters; give it a shorter name"
+            )
+
     def list_secret_users(self) -> dict[str, list[str]]:
         """Which agents, imports and models get each secret, by the names that they have in the file."""
         users: dict[str, list[str]] = {}
-        for user, texts in self._list_texts():
+        for user, texts in self.list_texts():
             for text in texts:
                 for variable in _PLACEHOLDER.findall(text):
                     if variable != DATA and user not in users.setdefault(variable, []):
@@ -281,7 +321,8 @@ class TeamDefinition(_Table):
                 users.setdefault(table.api_key_env, []).append(f"llm.{name}")
         return users
 
-    def _list_texts(self) -> list[tuple[str, tuple[str, ...]]]:
+    def list_texts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The texts that may have placeholders, by the name of their agent, import or model in the file."""
         agents = [(agent.target, tuple(agent.env.values())) for agent in self.agents]
         imports = [
             (f"imports.{name}", (*table.args, *table.env.values(), *table.headers.values()))

@@ -17,6 +17,7 @@ from retinue.team.consent import list_hosts
 from retinue.team.package import Team
 from retinue.team.packages import list_packages
 from retinue.team.schema_change import find_breaks
+from retinue.team.vendored import describe_vendored
 
 Kind = Literal["added", "removed", "changed"]
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
@@ -80,6 +81,7 @@ def compare_teams(old: TeamContent, new: TeamContent) -> list[Change]:
         _compare_skills,
         _compare_prompts,
         _compare_workflows,
+        _compare_schedules,
         _compare_packages,
         _compare_code,
         _compare_rest,
@@ -299,6 +301,26 @@ def _called_skills(steps: Mapping[str, Any]) -> set[str]:
     return calls
 
 
+def _compare_schedules(old: TeamContent, new: TeamContent) -> Iterator[Change]:
+    before, after = _schedules_of(old.team), _schedules_of(new.team)
+    yield from _compare_names("schedule", before, after, _describe_rule, is_wider=True)
+    for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name]:
+            text = f"{_describe_rule(before[name])} → {_describe_rule(after[name])}"
+            yield Change("schedule", name, "changed", text)
+
+
+def _schedules_of(team: Team) -> dict[str, dict[str, Any]]:
+    return {
+        schedule.name_in(team.name): {"workflow": schedule.workflow, **schedule.rule}
+        for schedule in team.definition.schedules
+    }
+
+
+def _describe_rule(rule: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in rule.items())
+
+
 def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for owner, lock_before, lock_after in _locks(old, new):
         before = list_packages(lock_before, old.files.get(lock_before or "", b""))
@@ -361,6 +383,10 @@ def _compare_rest(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for agent in after.agents:
         if agent.target in targets and agent != targets[agent.target]:
             yield Change("agent", agent.target, "changed", "its environment or port changes")
+    vendored_before, vendored_after = describe_vendored(old.team.files), describe_vendored(new.team.files)
+    if vendored_before != vendored_after:
+        text = f"{vendored_before or 'none'} → {vendored_after or 'none'}"
+        yield Change("packages", "in the digest", "changed", text)
     if old.team.size_bytes != new.team.size_bytes:
         text = f"{old.team.size_bytes:,} → {new.team.size_bytes:,} bytes"
         yield Change("team", "size", "changed", text)

@@ -14,7 +14,14 @@ from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.manifest import MANIFEST_TYPE, TITLE, Descriptor, Manifest, describe, render_manifest
 from retinue.oci.codec.reference import digest_of
 from retinue.team.definition import TeamDefinition, read_definition
-from retinue.team.files import LAYERS, FileRow, TeamFile, find_list_problem
+from retinue.team.files import (
+    ARCHIVES_LAYER,
+    LAYERS,
+    WHEELS_LAYER,
+    FileRow,
+    TeamFile,
+    find_list_problem,
+)
 from retinue.team.layers import read_layer, render_layer
 from retinue.team.lock import TeamLock, read_lock
 
@@ -56,9 +63,19 @@ class Team:
         return [row.path for row in self.files if row.layer == "policies" and row.path.endswith(".cedar")]
 
     @property
+    def traces(self) -> list[str]:
+        """The paths of the recorded traces."""
+        return [row.path for row in self.files if row.layer == "traces"]
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of all files."""
         return sum(row.size_bytes for row in self.files)
+
+    @property
+    def is_vendored(self) -> bool:
+        """Whether it has the packages of its locks, so that no index is asked for them."""
+        return any(row.layer in (WHEELS_LAYER, ARCHIVES_LAYER) for row in self.files)
 
     @property
     def workflows(self) -> dict[str, str]:
@@ -87,17 +104,7 @@ def pack_team(definition: TeamDefinition, lock: TeamLock, files: Sequence[TeamFi
         raise InvalidSettingError(
             "team", problem, remedy="move it out of the folder of its agent, or rename it"
         )
-    config = rfc8785.dumps(
-        {
-            "schema": _SCHEMA,
-            "team": definition.as_json(),
-            "lock": lock.as_json(),
-            "files": [
-                {"path": row.path, "layer": row.layer, "size": row.size_bytes, "sha256": row.sha256}
-                for row in rows
-            ],
-        }
-    )
+    config = render_config(definition, lock, rows)
     layers: list[Descriptor] = []
     blobs = {digest_of(config): config}
     for layer in LAYERS:
@@ -115,6 +122,16 @@ def pack_team(definition: TeamDefinition, lock: TeamLock, files: Sequence[TeamFi
     )
     content = render_manifest(manifest)
     return Package(manifest, content, digest_of(content), blobs)
+
+
+def render_config(definition: TeamDefinition, lock: TeamLock, rows: Sequence[FileRow]) -> bytes:
+    """The canonical JSON of a definition, its lock and its list of files."""
+    files: list[dict[str, Any]] = [
+        {"path": row.path, "layer": row.layer, "size": row.size_bytes, "sha256": row.sha256} for row in rows
+    ]
+    return rfc8785.dumps(
+        {"schema": _SCHEMA, "team": definition.as_json(), "lock": lock.as_json(), "files": files}
+    )
 
 
 def check_manifest(manifest: Manifest, *, where: str) -> None:

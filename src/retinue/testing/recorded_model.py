@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +36,7 @@ from retinue.llm.spec import SEED_MODELS, ModelSpec, Provider, Unavailable, chec
 from retinue.llm.spending import Ledger
 from retinue.storage.files import replace_file
 from retinue.thinking.completion import CompletionReply, CompletionRequest, UserMessage
+from retinue.thinking.request_digest import digest_request
 
 Mode = Literal["once", "replay", "record"]
 _VERSION = 1
@@ -67,8 +67,10 @@ class RecordedModel(Agent):
         max_tokens: int = 8192,
         retries: int = 3,
         mode: Mode = "once",
+        log: Path | None = None,
     ) -> None:
-        """The options are those of ``[llm.NAME]``.
+        """The options are those of ``[llm.NAME]``. A request without a reply adds a line to the file ``log``,
+        which says where it differs from the recorded ones.
 
         Raises InvalidSettingError for a damaged file, and for a recording without a key.
         """
@@ -93,7 +95,7 @@ class RecordedModel(Agent):
             if isinstance(backend, Unavailable):
                 raise InvalidSettingError(f"the recording {path}", backend.reason, remedy=backend.remedy)
         super().__init__(**describe_agent(spec, version("retinue")))
-        self._replies = RecordedReplies(spec, path, is_recording)
+        self._replies = RecordedReplies(spec, path, is_recording, log)
         add_skills(self, spec, ModelCalls(spec, self._open, Ledger(None, spec)))
 
     async def _open(self) -> Model:
@@ -117,11 +119,12 @@ class RecordedModel(Agent):
 class RecordedReplies:
     """The back-end of a `RecordedModel`."""
 
-    def __init__(self, spec: ModelSpec, path: Path, is_recording: bool) -> None:
+    def __init__(self, spec: ModelSpec, path: Path, is_recording: bool, log: Path | None = None) -> None:
         self._spec = spec
         self._path = path
         self._is_recording = is_recording
         self._rows = _read_rows(path)
+        self._log = log
         self._model: Any = None
         self._opening = asyncio.Lock()
         self.recorded = 0
@@ -133,7 +136,7 @@ class RecordedReplies:
         request = prompt.conversation or CompletionRequest(
             prompt.instructions, (UserMessage((Part.text(prompt.task),)),)
         )
-        digests = _digest_parts(request)
+        digests = digest_request(request)
         row = next((row for row in self._rows if row["request"] == digests), None)
         if row is not None:
             self.replayed += 1
@@ -141,7 +144,11 @@ class RecordedReplies:
             await on_text(reply.text)
             return reply
         if not self._is_recording:
-            raise self._explain(digests)
+            difference = self._find_difference(digests)
+            if self._log is not None:
+                with self._log.open("a", encoding="utf-8") as file:
+                    file.write(f"{difference}\n")
+            raise self._explain(difference)
         model = await self._open_model()
         row = self._write_row(digests, request, await model.complete(prompt, on_text, on_usage))
         self.recorded += 1
@@ -203,13 +210,17 @@ class RecordedReplies:
         stored: dict[str, Any] = orjson.loads(text.replace(key, HIDDEN) if key else text)
         return stored
 
-    def _explain(self, digests: Mapping[str, Any]) -> InvalidSettingError:
-        """Say where a request differs from the recorded one that is most like it."""
+    def _explain(self, difference: str) -> InvalidSettingError:
+        problem = f"it has no reply to this request, which differs in {difference}"
         remedy = "delete the file and record it again, with a key of the model"
-        where = f"the recording {self._path}"
-        if not self._rows:
-            return InvalidSettingError(where, "it has no replies", remedy=remedy)
+        return InvalidSettingError(
+            f"the recording {self._path}", problem if self._rows else "it has no replies", remedy=remedy
+        )
 
+    def _find_difference(self, digests: Mapping[str, Any]) -> str:
+        """Where a request differs from the recorded one that is most like it."""
+        if not self._rows:
+            return "everything, because there are no replies"
         digest = digests["messages"]
 
         def count_equal(row: Mapping[str, Any]) -> tuple[int, int]:
@@ -226,25 +237,7 @@ class RecordedReplies:
         other = [key for key in digests if key != "messages" and nearest["request"].get(key) != digests[key]]
         if shared < min(len(nearest["request"]["messages"]), len(digest)):
             other.append(f"messages[{shared}]")
-        difference = ", ".join(other) or "the number of messages"
-        return InvalidSettingError(
-            where, f"it has no reply to this request, which differs in {difference}", remedy=remedy
-        )
-
-
-def _digest_parts(request: CompletionRequest) -> dict[str, Any]:
-    """The digests by which a request is found: of each message, and of all else but ``max_tokens``."""
-    document = request.to_json()
-    return {
-        "system": _digest(document["system"]),
-        "tools": _digest([document["tools"], document["tool_choice"]]),
-        "output_schema": _digest(document["output_schema"]),
-        "messages": [_digest(message) for message in document["messages"]],
-    }
-
-
-def _digest(value: Any) -> str:
-    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+        return ", ".join(other) or "the number of messages"
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:

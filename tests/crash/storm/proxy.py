@@ -28,11 +28,11 @@ class Proxy:
         self._listens = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._listens.wait(30), "the proxy does not listen"
+        assert self._listens.wait(60), "the proxy does not listen"
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(60)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -63,7 +63,7 @@ def test_the_versions_of_the_guide_are_those_of_the_lock_files() -> None:
             assert package.replace(" ", "==") in locked
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_programs_of_the_guide_list_the_tools_and_answer_with_a_result(
     mesh: Mesh, fresh_folder: Path
 ) -> None:

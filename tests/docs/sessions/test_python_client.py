@@ -14,7 +14,7 @@ from tests.docs.test_docs import SYBIL
 PAGE = ROOT / "docs" / "guides" / "python-client.md"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_functions_of_the_guide_run_against_the_demo(
     shell: Shell, fresh_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -363,7 +363,7 @@ async def test_join_a_koi_network_the_official_client_sees_the_tools_of_both_age
         assert clients.texts(called) == ["5.0"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_run_in_production_five_commands_to_a_hub_and_a_worker_on_postgres_and_their_backup(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

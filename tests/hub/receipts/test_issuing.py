@@ -144,7 +144,7 @@ async def test_a_round_that_fails_for_an_unknown_reason_does_not_end_the_next_on
 
     task = asyncio.create_task(repeat(read, 0.0))
     for _ in range(3):
-        await asyncio.wait_for(rounds.get(), 10)
+        await asyncio.wait_for(rounds.get(), 60)
     task.cancel()
 
 

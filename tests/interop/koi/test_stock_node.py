@@ -29,7 +29,7 @@ from tests.interop.koi.driving import Recorder, RecordingClient, StockNode, run_
 from tests.requirements import requirement
 from tests.serving import serve_app
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 ODD: dict[str, Any] = {
     "mood": "glad é 😀",

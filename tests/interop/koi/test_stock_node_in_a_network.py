@@ -23,7 +23,7 @@ from tests.seeds.koi_nodes import Net, contact, read
 from tests.seeds.koi_nodes import net as net
 from tests.system import Wire
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 STOCK_AGENT = "orn:agent.personality:stock-agent/1.0"
 OWN_AGENT = "orn:agent.personality:helpful-agent/1.0"

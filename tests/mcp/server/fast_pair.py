@@ -30,7 +30,7 @@ MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
 META = "io.modelcontextprotocol/"
 TWICE = (b"x-twice", b"1")
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 Lines = list[tuple[bytes, bytes]]
 

@@ -431,7 +431,7 @@ def test_the_head_of_a_session_s_stream_does_not_wait_for_the_result(slow: tuple
         lines, body = in_session(session, "tools/call", WAIT)
         exchange = Exchange(list(lines), [body])
         running = asyncio.create_task(pair.run(exchange))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await exchange.news.wait()
         head = dict(exchange.sent[0])
         agent.may_end.set()

@@ -19,7 +19,7 @@ from retinue.mcp.server.suspended_calls import (
 
 QUESTION = ElicitRequest(params=ElicitRequestFormParams(message="?", requested_schema={"type": "object"}))
 YES = ElicitResult(action="accept", content={})
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Talk:

@@ -18,7 +18,7 @@ from tests.mcp.upstream.library_server import Context, Library, serve_library
 from tests.mcp.upstream.test_imports import is_ready, running
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
 HIDDEN = "Sums.\u200b\U000e0041\u202e\x1b[2J"

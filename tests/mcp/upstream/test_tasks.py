@@ -31,7 +31,7 @@ from tests.serving import serve_app
 from tests.system import System
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
 

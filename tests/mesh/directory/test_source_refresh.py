@@ -25,7 +25,7 @@ from tests.requirements import requirement
 from tests.support.memory_source import MemorySource
 
 MESH = frozenset({"exposed", "mesh"})
-WITHIN_S = 30
+WITHIN_S = 60
 IMPATIENT = DirectoryLimits(miss_wait_s=0.05)
 
 

@@ -19,7 +19,7 @@ from tests.requirements import requirement
 from tests.support.memory_source import MemorySource
 
 ONE, TWO, HOME = "http://one:5000", "https://two.example", "home"
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class SlowSource(MemorySource):

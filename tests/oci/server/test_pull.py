@@ -60,7 +60,7 @@ class Endpoint:
 
     async def ask(self, path: str, method: str = "GET", **headers: str) -> HttpResponse:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self._client.request(method, self.url + path, headers=sent, timeout_s=10)
+        return await self._client.request(method, self.url + path, headers=sent, timeout_s=60)
 
     async def names(self, path: str, key: str) -> list[str]:
         answer = await self.ask(path)

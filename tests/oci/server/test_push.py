@@ -71,7 +71,7 @@ class Endpoint:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if login is not None:
             sent["authorization"] = login
-        return await self._client.request(method, self.url + path, headers=sent, body=body, timeout_s=10)
+        return await self._client.request(method, self.url + path, headers=sent, body=body, timeout_s=60)
 
     async def upload(self, content: bytes, repository: str = "agents/plan") -> None:
         place = f"/v2/{repository}/blobs/uploads/?digest={digest_of(content)}"
@@ -173,7 +173,9 @@ async def test_a_card_that_arrives_while_its_token_is_revoked_does_not_stay(layo
     assert await layout.list_repositories() == []
 
 
-async def test_a_push_that_a_policy_forbids_is_denied_with_its_id_and_reason(layout: LayoutRegistry) -> None:
+async def test_a_push_or_a_deletion_that_a_policy_forbids_is_denied_with_its_id_and_reason(
+    layout: LayoutRegistry,
+) -> None:
     text = (
         '@id("calm") @reason("no releases today") forbid(principal == Retinue::Caller::"local", '
         'action == Retinue::Action::"publish", resource == Retinue::Artifact::"agents/plan");'
@@ -187,6 +189,12 @@ async def test_a_push_that_a_policy_forbids_is_denied_with_its_id_and_reason(lay
     message = orjson.loads(answer.body)["errors"][0]["message"]
     assert "no releases today (calm)" in message
     assert await layout.list_repositories() == []
+    async with open_endpoint(layout) as endpoint:
+        await push(endpoint)
+    async with open_endpoint(layout, check_publish=gate.check_publish) as endpoint:
+        refused = await endpoint.ask("DELETE", "/v2/agents/plan/manifests/v1")
+    assert _error(refused) == (403, "DENIED")
+    assert await layout.list_repositories() == ["agents/plan"]
 
 
 async def push(endpoint: Endpoint, tag: str = "v1") -> None:

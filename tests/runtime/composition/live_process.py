@@ -19,7 +19,7 @@ from retinue.parts.process import Echo
 from retinue.rest.routes import RestRoutes
 from retinue.runtime.serving import Stop
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 Main = Callable[[Echo], Coroutine[Any, Any, int]]
 """The main coroutine of a process, given the function that prints its lines."""

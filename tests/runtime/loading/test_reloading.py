@@ -12,7 +12,7 @@ import pytest
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.loading.reloading import Stamps, serve_reloading, wait_for_change
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from types import FrameType
 
 from retinue.runtime.observing.loop_watch import BlockingPlace, LoopWatch, find_author_frame
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def block_until(done: Callable[[], bool]) -> None:

@@ -76,7 +76,7 @@ def test_of_processes_that_update_at_once_one_runs_the_scripts(engine: sa.Engine
 
     def update() -> None:
         database = RunDatabase(str(engine.url))
-        together.wait(10)
+        together.wait(60)
         try:
             OwnTables(database.engine, scripts=(*SCRIPTS, ADDING)).update()
         except Exception as error:  # noqa: BLE001  # whatever it is, the test shows it

@@ -77,14 +77,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
 
 async def watch(reader: Side, writer: Side, run: str) -> None:
     """Watch a run from the other side, until the writer knows."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not writer.progress.is_watched(run):
             reader.progress.watch(run)
             await asyncio.sleep(0.005)
@@ -130,7 +130,7 @@ async def test_what_was_reported_before_an_event_is_there_when_the_event_is_read
         await until(lambda: reader.texts("r") == ["first"])
         await writer.write("r", " and last", 5)
         writer.events.add(NewEvent("r", "r", "step_finished", "plan", {}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await reader.events.list_after("r", "r", 0):
                 await asyncio.sleep(0.005)
         await reader.progress.catch_up("r")

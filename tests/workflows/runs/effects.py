@@ -39,7 +39,7 @@ async def waits_for_ever() -> None:
 
 
 async def until(runs: Runs, run_id: str, found: Callable[[RunEvent], bool]) -> RunEvent:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async for event in runs.follow(run_id):
             if found(event):
                 return event

@@ -42,7 +42,7 @@ async def test_a_run_stopped_in_the_call_after_the_answers_is_resumed_with_the_s
     async with open_runs(Interpreter(caller).run) as runs:
         await Orchestrator(runs).start(definition, {}, run_id="r")
         ended = asyncio.ensure_future(runs.finish("r"))
-        await asyncio.wait_for(reached.wait(), 10)
+        await asyncio.wait_for(reached.wait(), 60)
         assert (await runs.cancel("r")).status == "cancelled"
         await ended
         hangs = False

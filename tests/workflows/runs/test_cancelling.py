@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.tree import list_effects
+from tests.time_bounds import Stopwatch
 from tests.workflows.implementations import Open
 from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS
 
@@ -42,13 +42,13 @@ async def test_a_cancelled_run_stops_within_two_seconds_and_says_what_had_happen
     async with open_runs(Interpreter(skills.caller).run) as runs:
         definition = (await HALF_DONE.bundle()).loaded.definition
         await Orchestrator(runs).start(definition, {"n": 0}, run_id="r")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in HALF_DONE_EFFECTS["unknown"]:
                 await skills.hanging.acquire()
-        asked_at = time.monotonic()
+        stopwatch = Stopwatch()
         record = await runs.cancel("r")
         effects = list_effects(await runs.list_events("r"))
-        assert time.monotonic() - asked_at < BOUND_S
+        stopwatch.check(BOUND_S)
         assert record.status == "cancelled"
         assert skills.cut == len(HALF_DONE_EFFECTS["unknown"])
         assert {

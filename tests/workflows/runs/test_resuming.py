@@ -107,7 +107,7 @@ class Interrupted:
                 await runs.signal("r", topic, value)
             ended = asyncio.ensure_future(runs.finish("r"))
             reached = asyncio.ensure_future(self._reached.wait())
-            await asyncio.wait([ended, reached], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+            await asyncio.wait([ended, reached], return_when=asyncio.FIRST_COMPLETED, timeout=120)
             reached.cancel()
             if self._reached.is_set():
                 record = await runs.cancel("r")

@@ -70,7 +70,7 @@ class ThinkingEngine:
         await Orchestrator(runs).start(definition, {}, run_id="r")
         ended = asyncio.ensure_future(runs.finish("r"))
         reached = asyncio.ensure_future(self.reached.wait())
-        await asyncio.wait([ended, reached], return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        await asyncio.wait([ended, reached], return_when=asyncio.FIRST_COMPLETED, timeout=120)
         reached.cancel()
         await ended if not self.reached.is_set() else None
         if self.reached.is_set():

@@ -27,7 +27,7 @@ from retinue_koi.policy import Acceptance
 from retinue_koi.server import routes
 from tests.serving import serve_app
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 ALL = {"event": [PERSONALITY_TYPE], "state": [PERSONALITY_TYPE], "interest": [PERSONALITY_TYPE]}
 UUID_NODE = "orn:koi-net.node:plain+7a3c8f50-6a3e-4a3d-8d3a-2f8a6f0d1c11"
 DEAD = "http://127.0.0.1:9/koi-net"

@@ -96,7 +96,7 @@ async def test_everything_written_survives_kill_9(tmp_path: Path) -> None:
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == -signal.SIGKILL
     cache = opened(tmp_path)

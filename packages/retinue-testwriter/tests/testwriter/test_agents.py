@@ -111,7 +111,7 @@ async def test_any_pytest_file_can_be_reviewed() -> None:
 
 
 @requirement("P-25")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_the_workflow_narrows_until_every_test_passes(
     ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +129,7 @@ async def test_the_workflow_narrows_until_every_test_passes(
     assert "nothing()" not in output["code"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_the_same_plan_gives_the_same_tests(ledger: Path) -> None:
     plan = await planner.agent.call("create_plan", {"requirements": str(ledger)})
     first = await builder.agent.call("generate_code", {"plan": plan["plan"]}, timeout_s=120)

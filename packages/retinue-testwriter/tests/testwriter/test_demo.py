@@ -63,7 +63,7 @@ def with_claude(tmp_path: Path) -> dict[str, str]:
 
 
 @requirement("P-25")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_demo_writes_tests_that_run_and_leaves_no_process(tmp_path: Path, module: Path) -> None:
     with program("demo", str(module), cwd=tmp_path) as demo:
         demo.wait_for("plan-agent")
@@ -158,7 +158,7 @@ def test_a_demo_without_room_is_one_line(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
     finally:

@@ -47,7 +47,7 @@ def run(code: str, tmp_path: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

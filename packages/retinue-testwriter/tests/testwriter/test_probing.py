@@ -93,7 +93,7 @@ async def probed(folder: Path) -> tuple[Subject, Findings]:
     return _kept[0]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_the_module_is_never_imported_here(probed: tuple[Subject, Findings]) -> None:
     assert "oddities" not in sys.modules
 

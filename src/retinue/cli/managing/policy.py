@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from retinue.runtime.loading.policy_files import PolicyFiles
 
 
+_SHOWN = 40
+"""Characters of an argument in a table."""
+
+
 @click.group()
 def policy() -> None:
     """Check, test and explain the policies of this mesh."""
@@ -38,14 +42,19 @@ def check(
 ) -> None:
     """Check the files of policies: syntax, types, and names that the mesh does not have.
 
-    FILE are files *.cedar or folders that are not in force; default: the policies in force. Exits with 2 for
-    files that are not valid, and with 1 if they do not fit the mesh.
+    FILE are files *.cedar or folders that are not in force; default: the policies in force, with those of the
+    teams that run. Exits with 2 for files that are not valid, and with 1 if they do not fit the mesh.
     """
     texts, policies = _load_checked(paths, default)
     findings: list[dict[str, str]] = []
     if not offline:
         groups = {name: list(globs) for name, globs in policies.groups.items()}
-        request = {"files": texts, "groups": groups, "default": policies.default}
+        request = {
+            "files": texts,
+            "groups": groups,
+            "default": policies.default,
+            "with_teams": not paths,
+        }
         reply = ask_hub("check_policies", request, hub, as_owner=True)
         findings = reply["findings"]
     if as_json:
@@ -104,12 +113,12 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
     """
     try:
         read = json.loads(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidParametersError([Problem("ARGUMENTS", f"not JSON: {error}")]) from None
     agent, _, name = skill.rpartition("/")
     request: dict[str, Any] = {"skill": name, "arguments": read}
     request |= {"agent": agent} if agent else {}
-    request |= {"caller": caller} if caller else {}
+    request |= {"caller": caller} if caller is not None else {}
     reply = ask_hub("explain_policies", request, hub, as_owner=True)
     if as_json:
         print_json(reply)
@@ -125,16 +134,28 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
             clean(row["id"]),
             row["effect"],
             "decides" if row["decides"] else "watched" if row["watched"] else "–",
-            clean(", ".join(row["reads"]) or "–"),
+            clean(", ".join(_render_read(name, row["values"]) for name in row["reads"]) or "–"),
             clean(row["reason"] or "–"),
             clean(row["file"]),
         )
         for row in reply["concerned"]
     ]
+    if without := reply.get("without"):
+        by = f" by {clean(', '.join(without['policies']))}" if without["policies"] else ""
+        note(f"without {clean(', '.join(reply['policies']))}: {without['verdict']}{by}")
     if rows:
         print_table(("POLICY", "EFFECT", "HERE", "READS", "REASON", "FILE"), rows)
     else:
         note("no policy concerns this skill")
+
+
+def _render_read(name: str, values: Mapping[str, Any]) -> str:
+    """What a policy reads; an argument with its value in the call."""
+    path = name.removeprefix("args.")
+    if path == name or path not in values:
+        return name
+    text = json.dumps(values[path], ensure_ascii=False)
+    return f"{name}={text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}"
 
 
 def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Mapping[str, str], PolicySet]:
@@ -146,10 +167,9 @@ def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Map
     if paths:
         draft, in_force = read_drafts(paths)
         texts, groups = draft.files, draft.groups
-    else:
-        files, policies = _load()
-        texts, groups, in_force = files.read_texts(), policies.groups, policies.default
-    return texts, load_policies(texts, groups=groups, default=default or in_force)
+        return texts, load_policies(texts, groups=groups, default=default or in_force)
+    files, policies = _load(default)
+    return files.read_texts(), policies
 
 
 policy.add_command(replay)
@@ -158,10 +178,13 @@ for command in (profiles, add, remove, mode):
     policy.add_command(command)
 
 
-def _load() -> tuple[PolicyFiles, PolicySet]:
+def _load(default: Default | None = None) -> tuple[PolicyFiles, PolicySet]:
+    """The policies in force, with those of teams; with another ``policy.default`` if there is one."""
     from retinue.runtime.loading.policy_files import PolicyFiles
 
     session = open_session()
     table = session.settings.policy
+    if default is not None:
+        table = table.model_copy(update={"default": default})
     files = PolicyFiles.of(session.state.root, table)
     return files, files.load_all(table)

@@ -108,7 +108,9 @@ def down(name: str) -> None:
     async def stop() -> str:
         session = open_session()
         async with open_teams(session.settings, session.state) as teams:
-            return teams.down(name).version
+            version = teams.down(name).version
+            await teams.remove_schedules(name)
+            return version
 
     click.echo(clean(f"{name} {run_command(stop())} is down"))
 

@@ -45,7 +45,7 @@ from retinue.mcp.relay.requests import RelayRequest, RequestReader, SessionGoneE
 from retinue.mcp.relay.response_writer import ResponseWriter
 from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.upstream.client import AgentClient
-from retinue.mesh.channel import NullChannel, PausingChannel
+from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher, use_permission
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -69,6 +69,9 @@ _log = structlog.get_logger(__name__)
 Fallback = Callable[[Listing], Awaitable[ASGIApp]]
 """Returns the MCP server to use for an agent that has none."""
 
+HasFallbackSession = Callable[[Listing, str], bool]
+"""Whether a process before this one had a session at the server that is used for an agent."""
+
 
 def relay_route(endpoint: RelayEndpoint) -> Route:
     """The route of the relay."""
@@ -86,7 +89,9 @@ class RelayEndpoint:
         *,
         sessions: RelayedSessions | None = None,
         fallback: Fallback | None = None,
+        has_fallback_session: HasFallbackSession = lambda listing, session_id: False,
     ) -> None:
+        self._has_fallback_session = has_fallback_session
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
         self._client = client
@@ -142,8 +147,15 @@ class RelayEndpoint:
     def _is_lacking(self, listing: Listing, scope: Scope) -> bool:
         if self._fallback is None or not listing.enabled:
             return False
-        in_session = any(name == _SESSION for name, _ in scope["headers"])
-        return self._client.lacks_endpoint(listing, in_session=in_session)
+        sessions = [value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION]
+        if self._client.lacks_endpoint(listing, in_session=bool(sessions)):
+            return True
+        if len(sessions) != 1 or self._sessions.is_open(listing.record.name, sessions[0]):
+            return False
+        is_with_fallback = self._has_fallback_session(listing, sessions[0])
+        if is_with_fallback:
+            self._client.note_lacking(listing)
+        return is_with_fallback
 
     def _is_guarded(self, listing: Listing) -> bool:
         """Whether guards or policies look at values of the agent, which they cannot see in bytes."""
@@ -230,7 +242,7 @@ class RelayEndpoint:
                 try:
                     with TimeLimit(timeout_s) as limit:
                         exchange.channel = PausingChannel(exchange.questions, limit)
-                        await self._check_read(message, call, request.listing, admitted)
+                        await self._check_read(message, call, request.listing, admitted, exchange.channel)
                         with admitted.forward() as outgoing:
                             await exchange.send(request.listing, outgoing.trace, name_read(message))
                 except TimeoutError:
@@ -242,7 +254,7 @@ class RelayEndpoint:
         return None
 
     async def _check_read(
-        self, message: Message, call: Call, listing: Listing, admitted: AdmittedCall
+        self, message: Message, call: Call, listing: Listing, admitted: AdmittedCall, channel: Channel
     ) -> None:
         """Let a message pass that reads what policies permit; raises PolicyDeniedError.
 
@@ -252,7 +264,7 @@ class RelayEndpoint:
         if check is None or (item := read_item(message)) is None:
             return
         call = replace(call, arguments=read_arguments(message), trace=admitted.trace)
-        permitted = await check(call, listing, item, admitted)
+        permitted = await check(call, listing, item, admitted, channel)
         admitted.policy = permitted.note
         if message.method == "resources/subscribe":
             return

@@ -92,7 +92,7 @@ def routes(
     rejected. ``find_shown`` hides repositories from callers that may not write. ``is_member`` tells
     whether a caller on another machine still has a valid token. A bulk answer has at most
     ``max_manifests_bytes`` of manifests. With ``tokens`` it has a token endpoint and accepts its tokens.
-    ``check_publish`` raises an error for a principal that may not push to a repository.
+    ``check_publish`` raises an error for a principal that may not push to, nor delete from, a repository.
     """
     logins = RegistryLogins(tokens)
     pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes, logins)

@@ -163,6 +163,7 @@ class PushEndpoint:
     async def delete_manifest(self, request: Request) -> Response:
         """DELETE …/manifests/<tag or digest>: delete a tag, or a digest with all its tags."""
         name, target = read_repository(request), read_target(request)
+        self._check_publish(identity_of(request.scope).principal, name)
         try:
             await self._store.delete(name, target)
         except ReferenceNotFoundError:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC
+from datetime import UTC, tzinfo
 from typing import Any, Literal, NamedTuple, get_args
 
 from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
-from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
-from retinue.policies.gate import MAX_ORIGIN, OWNERS_SKILLS
+from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal, render_time
+from retinue.policies.gate import OWNERS_SKILLS
 from retinue.policies.history.past_calls import Past, PastCall, SkillKey
 from retinue.policies.history.uncertain import Fact, find_unknown, weaken
 from retinue.policies.obligations import CountedBy
@@ -33,7 +33,9 @@ MAX_ROWS = 200
 
 _KEPT = 5_000
 _SUBJECT = "jwt:"
-_KNOWN = frozenset({"name", "scopes", "endpoint", "now", "depth", "chain", "trusted", "run", "origin"})
+_KNOWN = frozenset(
+    {"name", "scopes", "endpoint", "now", "hour", "weekday", "depth", "chain", "trusted", "run", "origin"}
+)
 """The facts besides arguments and attributes of the skill that rows tell; others cannot be replayed."""
 
 
@@ -55,9 +57,7 @@ class Replayed(NamedTuple):
 
 _ORDER: tuple[Verdict, ...] = ("deny", "cannot_tell", "approve", "limited", "limit", "redact", "allow")
 
-_NOT_RECORDED = frozenset(
-    {"sources", "foreign", "hour", "weekday", "calls_left", "tokens_left", "dollars_left"}
-)
+_NOT_RECORDED = frozenset({"sources", "foreign", "can_ask", "calls_left", "tokens_left", "dollars_left"})
 """Facts of the context that no row of the audit has."""
 
 _OPEN_EFFECTS: Mapping[str, tuple[Effect, ...]] = {
@@ -85,12 +85,13 @@ class Replay:
     """Decides about past calls by one set; policies with ``@mode("watch")`` count as the others do.
 
     ``skills`` are those of the mesh now; one that is in no listing has unknown tags and hints.
-    ``find_groups`` gives the groups that the tokens of a caller name now.
+    ``find_groups`` gives the groups that the tokens of a caller name now. ``zone`` is that of hours and days.
     """
 
     policies: PolicySet
     skills: Mapping[SkillKey, KnownSkill]
     find_groups: Callable[[str], tuple[str, ...] | None] = lambda caller: ()
+    zone: tzinfo = UTC
     assumed: int = 0
     """Calls that were decided by the hints and tags that their skill has now, in another card."""
     _groups: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
@@ -240,9 +241,10 @@ class Replay:
             "chain": [entity_value(name_principal(name)) for name in call.chain or ()],
             "trusted": bool(call.trusted),
             "run": bool(call.run),
+            **render_time(call.began_at, self.zone),
         }
         context = {name: facts[name] for name in names if name in facts}
-        origin = (call.origin or "")[:MAX_ORIGIN] if "origin" in names else None
+        origin = call.origin or "" if "origin" in names else None
         return CallFacts(caller, resource, CALL, call.render_arguments(), context, origin)
 
 

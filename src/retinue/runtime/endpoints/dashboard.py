@@ -16,6 +16,7 @@ from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.server import Dashboard
 from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, BrowserSessions, SessionMiddleware
+from retinue.dashboard.team_pages import KnownTeams
 from retinue.hub.workflows import RunStarter
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
@@ -53,7 +54,7 @@ class ServingProcesses:
     count: int
 
 
-def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
+def make_dashboard(process: Process, run_store: RunStore, teams: KnownTeams | None = None) -> HubDashboard:
     """The dashboard of a hub."""
     # reads leave no event: a page that is looked at calls several skills every second
     dispatcher, directory = process.dispatcher, process.get(Directory)
@@ -103,6 +104,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         has_runs=run_store.exists,
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
         artifacts=process.find(StateArtifacts),
+        teams=teams,
     )
     made = HubDashboard(dashboard.routes(), sessions, end_streams)
     return made

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
 from retinue.ard.codec.catalog import Publisher
 from retinue.ard.federation import Upstreams
 from retinue.ard.server import DiscoveryEndpoint
+from retinue.dashboard.team_pages import KnownTeams
 from retinue.mcp.upstream.imports.reads import ServersInHub
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
@@ -27,6 +28,7 @@ from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.runtime.parts.policies import check_publish
 from retinue.settings_tables import AuthTable, DiscoveryTable, HookTable
 from retinue.storage.run_store import RunStore
+from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from retinue.web.registry_tokens import RegistryTokens
 from retinue.web.rejections import REGISTRY_PATH
@@ -108,16 +110,23 @@ class RegistryPart(Part):
 
 
 class DashboardPart(Part):
-    """The pages for browsers, and their sessions in front of the security checks."""
+    """The pages for browsers, and their sessions in front of the security checks.
+
+    ``find_teams`` gives the digests of the teams of a state, for the page of teams.
+    """
 
     name = "dashboard"
     kinds = frozenset({"hub"})
     rank = 900
     is_required = True
 
+    def __init__(self, find_teams: Callable[[State], KnownTeams] | None = None) -> None:
+        self._find_teams = find_teams
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        dashboard = make_dashboard(process, process.get(RunStore))
+        teams = None if self._find_teams is None else self._find_teams(process.state)
+        dashboard = make_dashboard(process, process.get(RunStore), teams)
         yield Opened(
             routes=dashboard.routes,
             open_prefixes=dashboard.open_prefixes,

@@ -78,19 +78,22 @@ def _read(number: int, files: PolicyFiles, table: PolicyTable, before: Snapshot)
         seen = files.look()
         applied = files.apply_mode(table)
         policies = files.load(applied, before=before)
-        zone: tzinfo = UTC
-        if policies is not None:
-            from retinue.policies.entities import read_zone
-
-            try:
-                zone = read_zone(table.timezone)
-            except ValueError as error:
-                raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from error
+        zone: tzinfo = UTC if policies is None else _read_zone(table)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - a panic of the engine is no Exception
         return _Reading(number, files, table, seen, table, problem=_explain(error))
     return _Reading(number, files, table, seen, applied, policies, zone)
+
+
+def _read_zone(table: PolicyTable) -> tzinfo:
+    """The zone of hours and days; raises InvalidSettingError."""
+    from retinue.policies.entities import read_zone
+
+    try:
+        return read_zone(table.timezone)
+    except ValueError as error:
+        raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from error
 
 
 def _explain(error: BaseException) -> RetinueError:
@@ -208,6 +211,11 @@ class LoadedPolicies:
         """Whether a policy in force may ask a person."""
         policies = () if self._gate is None else self._gate.engine.policies.policies
         return any(policy.effect == "approve" for policy in policies)
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone of hours and days, also while there are no policies. Raises InvalidSettingError."""
+        return _read_zone(self._table)
 
     @property
     def figures(self) -> DecisionFigures | None:
@@ -476,5 +484,6 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
             modes,
             lambda: CurrentPolicies(*loaded.files.read_all()),
             lambda: "" if loaded.problem is None else loaded.problem.message,
+            lambda: loaded.zone,
         )
         add_policy_skills(agent, book)

@@ -25,7 +25,14 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError, TeamRefusedError
-from retinue.storage.files import make_folder, refuse_gone, replace_file, storage_errors
+from retinue.storage.files import (
+    make_folder,
+    refuse_gone,
+    replace_file,
+    storage_errors,
+    sync_folder,
+    write_file,
+)
 from retinue.storage.state import State
 
 TEAMS = "teams"
@@ -264,9 +271,12 @@ class TeamStore:
                 for path, content in files.items():
                     place = incoming / path
                     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    place.write_bytes(content)
-                    place.chmod(0o400)
+                    write_file(place, content, mode=0o400)
+                # a power failure after the rename leaves no empty file under the digest
+                for place in {incoming, *(path for path in incoming.rglob("*") if path.is_dir())}:
+                    sync_folder(place)
                 incoming.rename(folder)
+                sync_folder(folder.parent)
             except BaseException:
                 _remove(incoming)
                 raise

@@ -229,6 +229,12 @@ class RunDatabase:
             return StateError(
                 f"{self._file.path} can only be read", remedy="use a copy in a folder that can be written"
             )
+        if self._file is not None and code == sqlite3.SQLITE_BUSY:
+            problem = f"another process holds the lock of {self._file.path}"
+            return StateError(
+                f"the database of the runs does not answer: {problem}",
+                remedy="continue or end that process; a stopped one has state T in: ps -ax -o pid,stat,args",
+            )
         if not _may_pass(error):
             return None
         return StateError(

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from retinue.approvals.records import ApprovalStore
-from retinue.core.call import MAX_KEY_LENGTH
+from retinue.core.call import MAX_KEY_LENGTH, Principal
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
 from retinue.mesh.artifacts import ArtifactStore
 from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
@@ -39,7 +39,8 @@ def _steady_clock() -> Callable[[], float]:
 class Tools:
     """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only.
 
-    ``artifacts`` holds the files that steps save; None where there is no store.
+    ``artifacts`` holds the files that steps save; None where there is no store. ``check_start`` raises
+    PolicyDeniedError where policies forbid that a principal starts the workflow of this name.
 
     By default it is not moved by a change of the system's clock while the process runs, so that no limit
     is over too early or too late.
@@ -51,6 +52,7 @@ class Tools:
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
     artifacts: ArtifactStore | None = None
     open_sessions: Callable[[], Awaitable[SessionStore]] | None = None
+    check_start: Callable[[Principal, str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from retinue.core.allowance import Allowance
-from retinue.core.call import Hop, TraceContext, TraceExtension
+from retinue.core.call import Hop, Principal, TraceContext, TraceExtension
 from retinue.core.errors import (
     INCOMPLETE,
     CallCancelledError,
@@ -250,6 +250,12 @@ class Origin:
     def calls_left(self) -> int | None:
         """The budget of further calls, None for no limit."""
         return None if self.trace is None else self.trace.calls_left
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls in the run: the caller that started it, with the scopes and the reach of the run."""
+        reach = self.reach
+        return Principal(self.caller, "run", self.scopes, reach.agents, reach.through, reach.send)
 
     @property
     def rights(self) -> list[str]:

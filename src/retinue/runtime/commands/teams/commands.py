@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -35,6 +36,11 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
+from retinue.runtime.commands.teams.schedules import (
+    list_schedule_names,
+    remove_schedules,
+    renew_schedules,
+)
 from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
@@ -45,6 +51,7 @@ from retinue.runtime.commands.teams.upgrading import (
     refuse_other_rollout,
     wait_for_drain,
 )
+from retinue.runtime.commands.teams.vendoring import vendor_packages
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.programs import (
@@ -65,9 +72,11 @@ from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
 from retinue.team.definition import DATA
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
+from retinue.team.files import ARCHIVES_LAYER, WHEELS_LAYER
 from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
+from retinue.team.vendored import check_vendored
 from retinue.web.http_client import HttpClient
 
 Echo = Callable[[str], None]
@@ -145,16 +154,22 @@ class TeamCommands:
         self._http = http
         self._store = TeamStore(state)
 
-    async def pack(self, folder: Path, *, registry: str | None, output: Path | None) -> PackedTeam:
+    async def pack(
+        self, folder: Path, *, registry: str | None, output: Path | None, vendor: bool = False
+    ) -> PackedTeam:
         """Pack and sign the team in a folder, into the registry of the state, another one, or a file.
 
-        Raises InvalidSettingError for a folder that is not as its lock says, or that holds a secret.
+        With ``vendor`` the packages of its locks are in the digest, too. Raises InvalidSettingError for a
+        folder that is not as its lock says, or that holds a secret.
         """
-        source = read_source(folder)
+        source = await asyncio.to_thread(read_source, folder)
         lock = source.read_lock()
         source.check_secrets(os.environ)
         check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
-        package = pack_team(source.definition, lock, source.files)
+        files = list(source.files)
+        if vendor:
+            files += await asyncio.to_thread(vendor_packages, source, lock, os.environ)
+        package = await asyncio.to_thread(pack_team, source.definition, lock, files)
         config = package.blobs[package.manifest.config.digest]
         team = open_team(package.manifest, config, digest=package.digest, where=source.definition.name)
         signer = card_signer(self._settings.signatures, self._state)
@@ -186,8 +201,7 @@ class TeamCommands:
 
         Raises InvalidSettingError for a file that exists unless ``force`` is true.
         """
-        if not force:
-            _refuse_existing(output)
+        refuse_existing(output, force=force)
         packages = {pulled.team.version: await pulled.pull_package()}
         if pulled.signatures:
             subject = Descriptor(MANIFEST_TYPE, pulled.team.digest, len(pulled.manifest_bytes))
@@ -208,8 +222,8 @@ class TeamCommands:
 
     async def compare(self, old: str, new: str) -> Comparison:
         """The differences of two teams by ability. Their files are checked, and nothing is run."""
-        before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
-        return Comparison(before.team, after.team, _compare(before, after))
+        before, after = [await read_content(await self.pull(text)) for text in (old, new)]
+        return Comparison(before.team, after.team, compare_content(before, after))
 
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
@@ -280,6 +294,7 @@ class TeamCommands:
         fails, ``starting`` of the store puts the former values back.
         """
         former = self._store.read_secrets(row, team.digest)
+        await self._renew_schedules(team, only_missing=True)
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.names):
@@ -310,7 +325,7 @@ class TeamCommands:
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
             signer = verify_signature(self._store, team, self._trusted_keys()).owner
-            check_files(self._store, team)
+            await asyncio.to_thread(check_files, self._store, team)
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
@@ -321,7 +336,7 @@ class TeamCommands:
                 return await self._follow(row, team, echo)
             with self._store.starting(row, team.names):
                 await self._check_mesh(team)
-                make_environments(self._store, team, os.environ)
+                await asyncio.to_thread(make_environments, self._store, team, os.environ)
                 if row.active is None:
                     started = replace(
                         row,
@@ -348,6 +363,17 @@ class TeamCommands:
                 return former  # a killed command had started it for the first time, and it was put back
             known = ", ".join(row.name for row in self._store.list_active()) or "none"
             raise InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
+
+    async def remove_schedules(self, name: str) -> None:
+        """Remove the schedules of a team that is down."""
+        if list_schedule_names(self._store, name):
+            async with open_client(self._settings, self._state) as client:
+                await remove_schedules(client, self._store, name)
+
+    async def _renew_schedules(self, team: Team, *, only_missing: bool = False) -> None:
+        if list_schedule_names(self._store, team.name):
+            async with open_client(self._settings, self._state) as client:
+                await renew_schedules(client, self._store, team, only_missing=only_missing)
 
     def list_rows(self) -> list[TeamRow]:
         """All teams that were ever started here, by name; those of killed commands are put back first."""
@@ -399,8 +425,8 @@ class TeamCommands:
         if active is None or active.digest == pulled.team.digest:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
-        files = {file.path: (folder / file.path).read_bytes() for file in active.files}
-        changes = _compare(TeamContent(active, files), await _read_content(pulled))
+        files = await asyncio.to_thread(_read_files, folder, active)
+        changes = compare_content(TeamContent(active, files), await read_content(pulled))
         return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
@@ -420,14 +446,15 @@ class TeamCommands:
         check_programs(team)
         if not self._store.has(team.name, team.digest):
             files = await pulled.pull_files()
+            contents = {file.path: file.content for file in files}
+            check_vendored(team.files, team.lock, contents, where=pulled.place)
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
-            content = {f"{FILES}/{file.path}": file.content for file in files}
+            content = {f"{FILES}/{path}": file for path, file in contents.items()}
             proof = {MANIFEST: pulled.manifest_bytes, SIGNATURES: orjson.dumps(list(pulled.signatures))}
-            self._store.install(
-                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **proof, **content}
-            )
+            content |= {CONFIG: config, SETTINGS: render_settings(team), **proof}
+            await asyncio.to_thread(self._store.install, team.name, team.digest, content)
             echo(f"files unpacked: {len(files)}")
-        make_environments(self._store, team, os.environ)
+        await asyncio.to_thread(make_environments, self._store, team, os.environ)
 
     async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
         """Start the program of each import once, and compare its tools with the locked ones."""
@@ -464,6 +491,7 @@ class TeamCommands:
 
     async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
         await follow_rollout(self._store, self._state, team.name, team.digest, echo)
+        await self._renew_schedules(team)
         check = team.definition.check
         checks = len(check.calls) + (check.workflow is not None)
         programs = len(team.definition.agents) + len(team.definition.imports)
@@ -487,20 +515,32 @@ class TeamCommands:
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-        self._store.settle(started, team.names)
+            self._store.settle(started, team.names)
+            await renew_schedules(client, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
 
 
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
+def _read_files(folder: Path, team: Team) -> dict[str, bytes]:
+    """The installed files of a digest but its packages, which no difference looks at."""
+    return {
+        file.path: (folder / file.path).read_bytes()
+        for file in team.files
+        if file.layer not in (WHEELS_LAYER, ARCHIVES_LAYER)
+    }
+
+
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise InvalidSettingError for a file that exists, unless ``force`` is true."""
+    if path.exists() and not force:
         remedy = "overwrite it with --force, or choose another name with -o"
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
 
 
-def _compare(old: TeamContent, new: TeamContent) -> list[Change]:
+def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
+    """The differences of two teams by ability, with those of their policies."""
     return [*compare_teams(old, new), *compare_policies(old, new)]
 
 
-async def _read_content(pulled: PulledTeam) -> TeamContent:
+async def read_content(pulled: PulledTeam) -> TeamContent:
     """A team with its checked files, in memory."""
     return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})

@@ -52,8 +52,9 @@ def make_environments(store: TeamStore, team: Team, environ: Mapping[str, str]) 
     Raises InvalidSettingError for a lock that is not that of its package, and StateError.
     """
     sweep(store.environments)
-    environments = Environments(store.environments, environ)
     place = store.folder_of(team.name, team.digest) / FILES
+    vendored = place if team.is_vendored else None
+    environments = Environments(store.environments, environ, vendored=vendored)
     for locked in team.lock.agents.values():
         if locked.lock is not None:
             environments.make_python((place / locked.lock).read_bytes(), is_agent=True)

@@ -11,10 +11,13 @@ from pathlib import Path
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import find_sensitive
 from retinue.storage.files import replace_file, storage_errors
-from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, parse_definition
+from retinue.team.credentials import holds_credential
+from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, TeamSchedule, parse_definition
 from retinue.team.files import MAX_FILE_BYTES, MAX_FILES, TeamFile, find_list_problem, find_path_problem
 from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config
 from retinue.team.lock import TeamLock, parse_lock
+from retinue.team.trace import FOLDER as TRACES
+from retinue.team.trace import parse_trace
 
 LOCKS = "locks"
 """The folder of the lock files of imports, below that of ``team.toml``."""
@@ -61,8 +64,19 @@ class TeamSource:
     def check_secrets(self, environ: Mapping[str, str]) -> None:
         """Refuse files that hold a token of a known form, or the value of a declared secret.
 
-        Raises InvalidSettingError, which names the place and never the value.
+        So are URLs with a password in ``team.toml``. Raises InvalidSettingError, which names the place and
+        never the value.
         """
+        definition = self.definition
+        addresses = {
+            f"imports.{name}": [text for text in (table.url, table.a2a, table.server) if text is not None]
+            for name, table in definition.imports.items()
+        }
+        addresses |= {f"llm.{name}": [table.base_url or ""] for name, table in definition.llm.items()}
+        for place, texts in (*definition.list_texts(), *addresses.items()):
+            if any(map(holds_credential, texts)):
+                remedy = 'name it in [secrets] of team.toml and write "${NAME}" in its place'
+                raise InvalidSettingError(f"{FILE}: {place}", "it has a URL with a password", remedy=remedy)
         values = {name: environ.get(name, "") for name in self.definition.secrets}
         for file in self.files:
             if file.path.rpartition("/")[2] in _GENERATED:
@@ -108,6 +122,10 @@ def _read_all(folder: Path, definition: TeamDefinition) -> Iterator[TeamFile]:
     for glob in ("policies/*.cedar", "policies/tests/*.yaml"):
         for path in _find(folder, glob, "policies"):
             yield TeamFile(path, "policies", _read_file(folder, path))
+    for path in _find(folder, f"{TRACES}/*.json", TRACES):
+        content = _read_file(folder, path)
+        parse_trace(content, where=path)
+        yield TeamFile(path, "traces", content)
     for name, table in definition.imports.items():
         if table.openapi is not None:
             document = _read_file(folder, table.openapi, f"imports.{name}.openapi")
@@ -181,12 +199,38 @@ def _check_workflows(source: TeamSource) -> None:
             if name != stem:
                 problem = f"the workflow is called {name}, its file {stem}"
                 raise InvalidSettingError(file.path, problem, remedy="give both one name")
-    workflow = source.definition.check.workflow
-    if workflow is not None and workflow not in source.workflows:
-        known = ", ".join(sorted(source.workflows)) or "none"
-        raise InvalidSettingError(
-            "check.workflow", f"no workflow {workflow}; there is {known}", remedy="name one"
-        )
+    named = [("check.workflow", source.definition.check.workflow)]
+    named += [
+        (f"schedules.{number}.workflow", schedule.workflow)
+        for number, schedule in enumerate(source.definition.schedules)
+    ]
+    for field, workflow in named:
+        if workflow is not None and workflow not in source.workflows:
+            known = ", ".join(sorted(source.workflows)) or "none"
+            raise InvalidSettingError(field, f"no workflow {workflow}; there is {known}", remedy="name one")
+    for number, schedule in enumerate(source.definition.schedules):
+        _check_schedule(source, schedule, f"schedules.{number}")
+
+
+def _check_schedule(source: TeamSource, schedule: TeamSchedule, field: str) -> None:
+    """Raise InvalidSettingError unless the keys of the team and those of the workflow make a schedule."""
+    from pydantic import ValidationError
+
+    from retinue.workflows.definitions.definition import Schedule
+    from retinue.workflows.definitions.loading import load_definition
+
+    content = next(file.content for file in source.files if file.path == source.workflows[schedule.workflow])
+    own = load_definition(content.decode("utf-8", "replace"), source=schedule.workflow).schedule
+    rule = {} if own is None else own.model_dump(exclude_defaults=True)
+    if schedule.cron is not None or schedule.every is not None:
+        rule = {key: value for key, value in rule.items() if key not in ("cron", "every")}
+    try:
+        Schedule.model_validate({**rule, **schedule.rule})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        problem = first["msg"].removeprefix("Value error, ")
+        remedy = 'give it cron = "0 3 * * *" or every = "15m"'
+        raise InvalidSettingError(field, problem, remedy=remedy) from None
 
 
 def _secret_inside(path: str, position: int, text: str, what: str) -> InvalidSettingError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -149,8 +149,44 @@ def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
     return ChainChoice(rollouts.begin, rollouts.mark_run, library_of)
 
 
+class FollowedRecording:
+    """Records calls of this process while a command asks for it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._marker = process.state.root / "teams" / "recording.json"
+        self._seen: object = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def look(self) -> None:
+        """Follow the marker where it has changed."""
+        try:
+            seen: object = self._marker.stat().st_ino
+        except OSError:
+            seen = None
+        if seen == self._seen:
+            return
+        self._seen = seen
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if seen is not None:
+            from retinue.runtime.teams.recording import open_recorder  # only while somebody records
+
+            try:
+                recorder = open_recorder(self._process.state)
+            except (RetinueError, OSError) as error:
+                _log.warning("calls of a team are not recorded", error=str(error))
+                return
+            if recorder is not None:
+                self._unsubscribe = self._process.dispatcher.admission.events.subscribe(recorder)
+
+
 class RolloutsPart(Part):
-    """Lets calls choose their digest while a rollout runs; ``leads`` = it takes rollouts through stages."""
+    """Lets calls choose their digest while a rollout runs; ``leads`` = it takes rollouts through stages.
+
+    Records calls of teams for traces, while a command asks for it.
+    """
 
     name = "rollouts"
     kinds = frozenset({"hub"})
@@ -169,6 +205,7 @@ class RolloutsPart(Part):
 
             begin_again(process.state, time.time())
         followed.look()  # before the first program starts
+        recording = FollowedRecording(process)
         tasks: dict[str, asyncio.Task[None]] = {}
         is_ready = asyncio.Event()
 
@@ -176,6 +213,7 @@ class RolloutsPart(Part):
             while True:
                 await asyncio.sleep(LOOK_S)
                 followed.look()
+                recording.look()
                 if self._leads and is_ready.is_set() and followed.rollouts is not None:
                     for rollout in followed.rollouts.rollouts:
                         if rollout.team not in tasks or tasks[rollout.team].done():

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from retinue.core.artifact_links import clean_name, find_links, is_digest
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
-from retinue.dashboard.result_files import FOREIGN_HEADERS, MAX_FILES, ShownFile, sniff_media
+from retinue.dashboard.files.result_files import FOREIGN_HEADERS, MAX_FILES, ShownFile, sniff_media
 from retinue.dashboard.sessions import ROOT
 from retinue.mesh.artifacts import Artifact, ArtifactStore
 from retinue.web.disconnect import PiecesResponse

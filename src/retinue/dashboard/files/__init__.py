@@ -1,0 +1,1 @@
+"""Files of results and artifacts that pages show and browsers fetch."""

@@ -1,0 +1,64 @@
+"""The schedules of a team in the mesh: added when a digest serves, removed when the team is down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.client.mesh_client import MeshClient
+from retinue.core.errors import RetinueError
+from retinue.runtime.teams.programs import read_installed
+from retinue.runtime.teams.store import TeamStore
+from retinue.team.package import Team
+
+_PAUSED_BY = "paused by "
+"""How the reason of a schedule begins that a person has paused."""
+
+
+def list_schedule_names(store: TeamStore, name: str) -> set[str]:
+    """The names of the schedules of all installed digests of a team."""
+    names: set[str] = set()
+    for digest in store.list_installed(name):
+        try:
+            definition = read_installed(store, name, digest).definition
+        except RetinueError:
+            continue
+        names |= {schedule.name_in(name) for schedule in definition.schedules}
+    return names
+
+
+async def renew_schedules(
+    client: MeshClient, store: TeamStore, team: Team, *, only_missing: bool = False
+) -> None:
+    """Add the schedules of the digest that serves, and remove those that only other digests have.
+
+    A schedule that a person has paused stays so. With ``only_missing`` those that may fire stay as they are.
+    """
+    schedules = {schedule.name_in(team.name): schedule for schedule in team.definition.schedules}
+    known = list_schedule_names(store, team.name) | {*schedules}
+    if not known:
+        return
+    held = await _list_held(client)
+    for name in sorted(known & held.keys() - schedules.keys()):
+        await client.get("change_schedule", {"schedule": name, "change": "remove"})
+    for name, schedule in schedules.items():
+        if only_missing and not held.get(name, "missing"):
+            continue
+        asked: dict[str, Any] = {"workflow": schedule.workflow, "name": name}
+        if schedule.rule:
+            asked["schedule"] = schedule.rule
+        await client.get("add_schedule", asked)
+        if held.get(name, "").startswith(_PAUSED_BY):
+            await client.get("change_schedule", {"schedule": name, "change": "pause"})
+
+
+async def remove_schedules(client: MeshClient, store: TeamStore, name: str) -> None:
+    """Remove the schedules of a team that is down."""
+    held = await _list_held(client)
+    for schedule in sorted(list_schedule_names(store, name) & held.keys()):
+        await client.get("change_schedule", {"schedule": schedule, "change": "remove"})
+
+
+async def _list_held(client: MeshClient) -> dict[str, str]:
+    """The schedules of the caller by name, each with the reason why it does not fire, if any."""
+    rows = (await client.get("list_schedules"))["schedules"]
+    return {row["schedule"]: str(row.get("reason", "")) for row in rows}

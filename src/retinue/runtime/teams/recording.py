@@ -1,0 +1,187 @@
+"""Records the calls of one caller to a team, and the replies of models in them, while a command asks for it.
+
+``teams/recording.json`` says what is recorded and until when. The hub appends a line for each call to a file
+of its own below ``teams/recording-ID``, which only the owner of the state reads. Before that it masks
+secrets and personal data.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from cachetools import LRUCache
+
+from retinue.core.call import Call, Outcome
+from retinue.core.errors import InvalidParametersError
+from retinue.core.text import hide_secrets
+from retinue.guards.masking import mask_value
+from retinue.mesh.observing.events import CallEndedEvent, Event
+from retinue.runtime.teams.store import TEAMS, TeamStore
+from retinue.storage.state import State
+from retinue.team.trace import RecordedAnswer, RecordedCall, RecordedCompletion, answer_of
+from retinue.thinking.completion import COMPLETE, CompletionRequest
+from retinue.thinking.request_digest import digest_request
+
+MARKER = "recording.json"
+MAX_ROW_BYTES = 1024 * 1024
+"""A call whose row is larger is left out."""
+
+_KEPT_TRACES = 1_000
+_MIN_SECRET_CHARS = 4
+_SHOWN_CHARACTERS = 200
+_HIDDEN = "[secret]"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The calls of ``caller`` to the agents ``names`` are recorded until ``until``, seconds since 1970."""
+
+    id: str
+    team: str
+    names: Sequence[str]
+    caller: str
+    until: float
+
+    def folder(self, store: TeamStore) -> Path:
+        """Where the hub writes the calls."""
+        return store.root / f"recording-{self.id}"
+
+    def render(self) -> bytes:
+        """The bytes of the marker."""
+        return orjson.dumps(asdict(self))
+
+
+def marker_of(state: State) -> Path:
+    """The file that says what is recorded."""
+    return state.root / TEAMS / MARKER
+
+
+def read_recording(state: State) -> Recording | None:
+    """What is recorded now; None where nothing is, or its time is over."""
+    try:
+        recording = Recording(**orjson.loads(marker_of(state).read_bytes()))
+        return recording if time.time() < recording.until else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass(slots=True)
+class CallRecorder:
+    """Observes the calls of a hub and appends those of a recording to ``file``.
+
+    ``secrets`` are values that never appear in the file.
+    """
+
+    recording: Recording
+    file: Path
+    secrets: Sequence[str]
+    _completions: LRUCache[str, list[dict[str, Any]]] = field(default_factory=lambda: LRUCache(_KEPT_TRACES))
+
+    def begin(self) -> None:
+        """Create the file, by which the command knows that this process records."""
+        self.file.parent.mkdir(mode=0o700, exist_ok=True)
+        self.file.touch(mode=0o600)
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, CallEndedEvent) or time.time() >= self.recording.until:
+            return
+        call, outcome = event.call, event.outcome
+        if call.skill == COMPLETE and outcome.status == "done":
+            self._completions.setdefault(call.trace.id, []).append(self._render_completion(call, outcome))
+        elif (
+            outcome.agent in self.recording.names
+            and call.principal.id == self.recording.caller
+            and not call.trace.depth
+            and outcome.status in ("done", "failed")
+        ):
+            row = self._render_call(call, outcome)
+            row["completions"] = self._completions.pop(call.trace.id, [])
+            line = orjson.dumps(row) + b"\n"
+            self._append(line if len(line) <= MAX_ROW_BYTES else b'{"omitted":1}\n')
+
+    def _render_call(self, call: Call, outcome: Outcome) -> dict[str, Any]:
+        arguments, paths = self._mask(call.arguments)
+        answer = answer_of(outcome)
+        value, hidden = self._mask(answer.value)
+        masked = [*(f"arguments.{path}" for path in paths), *(f"result.{path}" for path in hidden)]
+        recorded = RecordedCall(
+            agent=outcome.agent or "",
+            skill=call.skill,
+            arguments=arguments if isinstance(arguments, Mapping) else {},
+            masked=tuple(masked),
+            answer=RecordedAnswer(value=value, parts=answer.parts, error=answer.error),
+        )
+        return {"call": recorded.model_dump(mode="json"), "omitted": 0}
+
+    def _render_completion(self, call: Call, outcome: Outcome) -> dict[str, Any]:
+        """The reply of a model; {} for one that cannot be played back as it was."""
+        try:
+            request = CompletionRequest.from_json(call.arguments)
+        except InvalidParametersError:
+            return {}
+        reply, hidden = self._mask(outcome.value)
+        if hidden or not isinstance(reply, Mapping):
+            return {}
+        asks, _ = self._mask(hide_secrets(orjson.dumps(request.messages[-1].to_json()).decode()))
+        usage = outcome.usage or {}
+        return RecordedCompletion(
+            model=outcome.agent or "",
+            asks=asks[:_SHOWN_CHARACTERS],
+            request=digest_request(request),
+            reply=reply,
+            usage={
+                key: usage[key] for key in ("input_tokens", "output_tokens") if type(usage.get(key)) is int
+            },
+        ).model_dump(mode="json")
+
+    def _mask(self, value: Any) -> tuple[Any, tuple[str, ...]]:
+        """The value without secrets and personal data, and the paths where there were some."""
+        paths: list[str] = []
+        hidden = _hide(value, [text for text in self.secrets if len(text) >= _MIN_SECRET_CHARS], (), paths)
+        masked = mask_value(hidden)
+        return masked.value, tuple(dict.fromkeys([*paths, *masked.paths]))
+
+    def _append(self, line: bytes) -> None:
+        # one write, so that the command never reads a part of a line
+        try:
+            descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND)
+        except FileNotFoundError:
+            return  # the command has ended, and has removed it
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def _hide(value: Any, secrets: Sequence[str], path: tuple[str, ...], paths: list[str]) -> Any:
+    if isinstance(value, str):
+        hidden = value
+        for secret in secrets:
+            hidden = hidden.replace(secret, _HIDDEN)
+        if hidden != value:
+            paths.append(".".join(path))
+        return hidden
+    if isinstance(value, Mapping):
+        return {key: _hide(inner, secrets, (*path, str(key)), paths) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hide(inner, secrets, (*path, str(place)), paths) for place, inner in enumerate(value)]
+    return value
+
+
+def open_recorder(state: State) -> CallRecorder | None:
+    """The recorder of what is recorded now; None where nothing is."""
+    recording = read_recording(state)
+    if recording is None:
+        return None
+    store = TeamStore(state)
+    row = store.read_rows().get(recording.team)
+    secrets = [] if row is None else [*store.read_secrets(row, row.active or "").values()]
+    recorder = CallRecorder(recording, recording.folder(store) / f"{os.getpid()}.jsonl", secrets)
+    recorder.begin()
+    return recorder

@@ -1,0 +1,150 @@
+"""Traces of a team: what is recorded and masked, how they are packed, and how answers are compared."""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.core.call import LOCAL, Call, Outcome, Part, Principal, TraceContext
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.mesh.observing.events import CallEndedEvent, now
+from retinue.runtime.commands.teams import recording as record_commands
+from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.runtime.commands.teams.recording import RecordOptions, record_calls
+from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.teams.recording import CallRecorder, Recording, marker_of, open_recorder
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.storage.state import State
+from retinue.team.package import Team
+from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
+from retinue.team.trace import RecordedAnswer, RecordedCall, TeamTrace, answer_of, parse_trace, render_trace
+from tests.team.conftest import WriteTeam
+
+DIGEST = "sha256:" + "1" * 64
+KEY = "sk-" + "a1B2" * 8
+
+
+def recorded(answer: RecordedAnswer, *masked: str) -> RecordedCall:
+    return RecordedCall(agent="word", skill="count", arguments={"text": "a"}, masked=masked, answer=answer)
+
+
+def value(content: Any) -> RecordedAnswer:
+    return RecordedAnswer(value=content)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "detail"),
+    [
+        (value({"a": [1, "x"]}), value({"a": [1.0, "x"]}), "equal", ""),
+        (value({"a": 1}), value({"a": True}), "different", "result.a: 1 → True"),
+        (value({"a": 1, "b": 1}), value({"b": 1}), "different", "result.a: 1 → nothing"),
+        (value([1, 2]), value([1]), "different", "result: list of 2 → list of 1"),
+        (value("one two"), value("one three"), "different", "result: one [-two-]{+three+}"),
+        (value(None), RecordedAnswer(error="busy"), "failed", ""),
+        (RecordedAnswer(error="busy"), RecordedAnswer(error="busy"), "equal", ""),
+        (RecordedAnswer(error="busy"), value(1), "different", ""),
+    ],
+)
+def test_an_answer_is_equal_different_or_failed(
+    before: RecordedAnswer, after: RecordedAnswer, verdict: str, detail: str
+) -> None:
+    replayed = judge(recorded(before), after)
+    assert (replayed.verdict, "".join(replayed.details)) == (verdict, detail)
+
+
+def test_what_was_masked_or_asks_the_model_something_else_cannot_be_told() -> None:
+    same, other = value("x"), value("y")
+    assert judge(recorded(same), other, unanswered=["system"]).verdict == "cannot tell"
+    assert judge(recorded(same, "arguments.text"), same).verdict == "cannot tell"
+    assert judge(recorded(same, "result.key"), other).verdict == "cannot tell"
+    assert judge(recorded(same, "result.key"), same).verdict == "equal"
+
+
+def test_the_exit_status_is_0_only_where_something_is_equal_and_nothing_differs() -> None:
+    call = recorded(value(1))
+    equal, unknown = ReplayedCall(call, "equal"), ReplayedCall(call, "cannot tell")
+    assert [exit_status(calls) for calls in ([equal, unknown], [unknown], [])] == [0, 1, 1]
+    assert exit_status([equal, ReplayedCall(call, "failed")]) == 1
+    assert count_verdicts([equal, unknown, equal])["equal"] == 2
+
+
+def test_bytes_of_a_result_are_compared_by_their_hash() -> None:
+    pictures = [answer_of(Outcome("1", "draw", "done", parts=(Part.image(data),))) for data in (b"1", b"2")]
+    assert judge(recorded(pictures[0]), pictures[0]).verdict == "equal"
+    assert judge(recorded(pictures[0]), pictures[1]).verdict == "different"
+
+
+def make_event(arguments: Any, result: Any, **changes: Any) -> CallEndedEvent:
+    call = Call("1", "count", arguments, LOCAL, "rpc", TraceContext("t1"))
+    outcome = Outcome("1", "count", "done", agent="word", value=result)
+    return CallEndedEvent(replace(call, **changes), outcome, now())
+
+
+def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_path: Path) -> None:
+    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() + 60)
+    recorder = CallRecorder(recording, tmp_path / "r" / "1.jsonl", ["hunter2-hunter2"])
+    recorder.begin()
+    recorder(make_event({"text": f"my key is {KEY}"}, {"mail": "ada@example.org"}))
+    recorder(make_event({"text": "say hunter2-hunter2"}, "fine"))
+    recorder(make_event({}, "of others", principal=Principal("eve", "token")))
+    recorder(make_event({}, "of an agent", trace=TraceContext("t2", depth=1)))
+    rows = record_commands._read_rows(tmp_path / "r")
+    calls = [RecordedCall.model_validate(row["call"]) for row in rows]
+    assert [call.masked for call in calls] == [("arguments.text", "result.mail"), ("arguments.text",)]
+    text = (tmp_path / "r" / "1.jsonl").read_text()
+    assert not any(secret in text for secret in (KEY, "hunter2", "ada@", "others", "an agent"))
+    assert (tmp_path / "r" / "1.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_recording_whose_time_is_over_records_nothing(tmp_path: Path, state: State) -> None:
+    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() - 1)
+    marker_of(state).parent.mkdir(exist_ok=True)
+    marker_of(state).write_bytes(recording.render())
+    assert open_recorder(state) is None
+    recorder = CallRecorder(recording, tmp_path / "r" / "1.jsonl", [])
+    recorder.begin()
+    recorder(make_event({}, 1))
+    assert not record_commands._read_rows(tmp_path / "r")
+
+
+async def test_a_hub_that_does_not_record_is_an_error_and_leaves_nothing(
+    state: State, monkeypatch: pytest.MonkeyPatch, teams: TeamCommands, write_team: WriteTeam
+) -> None:
+    monkeypatch.setattr(record_commands, "BEGIN_WITHIN_S", 0.1)
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    TeamStore(state).write_row(TeamRow("words", team.digest))
+    with pytest.raises(StateError, match="does not begin to record"):
+        await record_calls(state, team, RecordOptions(1.0), print)
+    assert not marker_of(state).exists()
+
+
+async def test_a_recording_on_a_full_disk_is_one_error(
+    state: State, monkeypatch: pytest.MonkeyPatch, teams: TeamCommands, write_team: WriteTeam
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    team: Team = (await teams.pack(write_team(), registry=None, output=None)).team
+    TeamStore(state).write_row(TeamRow("words", team.digest))
+    monkeypatch.setattr(record_commands, "replace_file", fail)
+    with pytest.raises(StateError, match="no space left"):
+        await record_calls(state, team, RecordOptions(1.0), print)
+    assert not marker_of(state).exists()
+
+
+def test_traces_are_a_layer_of_the_digest_and_damaged_ones_are_refused(write_team: WriteTeam) -> None:
+    folder = write_team()
+    (folder / "traces").mkdir()
+    trace = TeamTrace(schema=1, team="words", version="1.0.0", digest=DIGEST, calls=(recorded(value(1)),))
+    (folder / "traces" / "one.json").write_bytes(render_trace(trace))
+    files = {file.path: file for file in read_source(folder).files}
+    assert files["traces/one.json"].layer == "traces"
+    assert parse_trace(files["traces/one.json"].content, where="x") == trace
+    (folder / "traces" / "one.json").write_text('{"schema": 1, "team": 1}')
+    with pytest.raises(InvalidSettingError, match=r"traces/one.json: team"):
+        read_source(folder)
