@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
+
 from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
@@ -40,6 +42,8 @@ IMPORTS_LOOK_S = 1.0
 
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
+
+_log = structlog.get_logger("retinue.children")
 
 
 class ModelsPart(Part):
@@ -157,13 +161,19 @@ class SupervisorPart(Part):
 
             Start and stop the programs of teams.
             """
-            before = look()
+            before, problem = look(), ""
             while True:
                 await asyncio.sleep(IMPORTS_LOOK_S)
-                if (now := look()) != before:
-                    before = now
-                    await catch_up(process)  # the policies of a team are in force before its programs run
-                    children.replace_soon(list_specs(current))
+                try:
+                    if (now := look()) != before:
+                        await catch_up(process)  # the policies of a team are in force before its programs run
+                        children.replace_soon(list_specs(current))
+                        before = now
+                    problem = ""
+                except Exception as error:  # noqa: BLE001 - no later change would be followed
+                    if problem != str(error):
+                        problem = str(error)
+                        _log.error("agents and teams cannot be read; tried again", error=problem)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
