@@ -409,12 +409,11 @@ class Engine:
         cut = self._cut(facts.resource, facts.action, facts.caller.id)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts)
-        decision = cut.enforced.decide(facts, entities)
+        decision = self._decide(cut.enforced, facts)
         if cut.with_watched is None:
             return decision
         try:
-            other = cut.with_watched.decide(facts, entities)
+            other = self._decide(cut.with_watched, facts)
         except Exception as error:  # noqa: BLE001 - a watched policy never fails a call
             other = Decision("deny", problem=f"{type(error).__name__}: {error}")
         if other.verdict == decision.verdict:
@@ -429,7 +428,16 @@ class Engine:
             if len(self._parts) >= _KEPT:
                 self._parts.clear()
             cut = self._parts[key] = _Cut.make(policies, permits=permits)
-        return cut.decide(facts, self._render(facts))
+        return self._decide(cut, facts)
+
+    def _decide(self, cut: _Cut, facts: CallFacts) -> Decision:
+        if cut.rules is None and cut.obligations is None:
+            return ALLOWED
+        try:
+            entities = self._render(facts)
+        except TypeError as error:  # half of a surrogate pair in a name has no form in UTF-8
+            return Decision("deny", problem=f"a name in the call is no Unicode text: {error}")
+        return cut.decide(facts, entities)
 
     def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill and caller read."""
