@@ -355,6 +355,8 @@ class Engine:
     _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
     reads_sources: bool = field(init=False)
     """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
+    reads_channel: bool = field(init=False)
+    """Whether some policy reads whether the client of a call can ask its person."""
     masked_agents: frozenset[str] | None = field(init=False)
     """The agents whose values some policy may mask; None for any agent."""
     bound_agents: frozenset[str] = field(init=False)
@@ -363,6 +365,7 @@ class Engine:
     def __post_init__(self) -> None:
         policies = self.policies.policies
         self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.reads_channel = any("can_ask" in policy.facts for policy in policies)
         self.bound_agents = frozenset(name for policy in policies for name in policy.agents or ())
         masking = [policy for policy in policies if policy.effect == "redact" and not policy.is_watched]
         names = [_find_agent(policy) for policy in masking]

@@ -283,6 +283,7 @@ class LoadedPolicies:
     def _give(self, check: CheckPolicies | None) -> None:
         self._process.dispatcher.check_policies = check
         self._process.dispatcher.redacts = None if self._gate is None else self._gate.redacts
+        self._process.dispatcher.reads_channel = self._gate is not None and self._gate.engine.reads_channel
         self._process.dispatcher.check_read = None if self._gate is None else self._gate.check_read
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         self._process.dispatcher.access.note_lists(None if self._gate is None else self._gate.note_lists)
