@@ -28,7 +28,8 @@ from benchmarks.ranking import (
 )
 from retinue.mesh.entry import Entry
 from retinue.mesh.history import learned_ranking
-from retinue.mesh.history.learned_ranking import ExperienceBook, LearnedRanking
+from retinue.mesh.history.experience_book import ExperienceBook
+from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.records import Experience, Hashes, SkillKey
 from retinue.mesh.search.ranking import SkillSearch
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from retinue.authoring.agent import Agent
 from retinue.core.record import Example
 from retinue.hub.examiner import Examiner, ExamLimits
@@ -125,3 +127,39 @@ async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system
     assert await get(wire, hub, system, "call_skill", {**call, "agent": "second"}) == -1, "it was named"
     why = await get(wire, hub, system, "find_skills", {"query": "count words", "why": "second"})
     assert any("failed its exam: measure_words" in reason for reason in why["why"]["reasons"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 10_000,
+        "count the words " * 700,
+        "🦀 🎉",
+        "сосчитай слова",
+        "数一数字母",
+        "عد الكلمات",
+        "\x1b[31mcount\x1b[0m \u202ewords\u0000",
+        "'\"; -- {{ words }} %s <b>",
+    ],
+)
+async def test_the_place_of_an_agent_is_explained_for_odd_requests(
+    system: System, wire: Wire, text: str
+) -> None:
+    first, _ = make_agents()
+    await system.start_agent(first)
+    hub = await system.start_hub()
+    for _ in range(2):
+        reply = await get(wire, hub, system, "find_skills", {"query": text, "why": "first", "detailed": True})
+        assert reply["why"]["reasons"]
+        assert 0.0 <= reply["fit"]["score"] <= 1.0
+    wishes = (await get(wire, hub, system, "list_wishes"))["wishes"]
+    assert all(row["texts"] == [] for row in wishes)
+
+
+@pytest.mark.parametrize("asked", [{}, {"query": " "}, {"query": "words", "skill": "count_words"}])
+async def test_a_place_without_a_search_by_words_is_refused(
+    system: System, wire: Wire, asked: dict[str, str]
+) -> None:
+    hub = await system.start_hub()
+    reply = await wire.call(hub.url, "find_skills", {**asked, "why": "first"}, authorization=system.token)
+    assert "give query, no skill" in str(reply.error)

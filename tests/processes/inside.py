@@ -31,7 +31,7 @@ from retinue.runtime import serving
 from retinue.runtime.serving import Stop
 from tests.processes.running import without_models
 
-WAIT_S = 60.0
+WAIT_S = 90.0
 _URL = re.compile(r"http://[0-9.]+:\d+")
 
 Main = Callable[[], Coroutine[Any, Any, int]]

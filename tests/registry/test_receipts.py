@@ -16,8 +16,9 @@ from retinue.runtime.commands.client import open_client
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
+from retinue.web.issued_tokens import TokenFile
 from tests.registry.places import Place
-from tests.system import open_system
+from tests.system import Hub, open_system, open_wire
 
 
 def make_agent(name: str, *, fails: bool) -> Agent:
@@ -31,6 +32,13 @@ def make_agent(name: str, *, fails: bool) -> Agent:
         return text
 
     return agent
+
+
+async def read_page(hub: Hub, agent: str, token: str) -> str:
+    async with open_wire() as wire:
+        reply = await wire.get(f"{hub.url}/ui/agents/{agent}", authorization=token, accept="text/html")
+        assert reply.status == 200
+        return reply.body.decode()
 
 
 @pytest.mark.parametrize("place", ["door", "plain"], indirect=True)
@@ -47,7 +55,7 @@ async def test_a_hub_attaches_what_it_measured_and_another_one_that_trusts_it_ra
         for agent in (make_agent("broken-agent", fails=True), make_agent("steady-agent", fails=False)):
             await reader.start_agent(agent, publish_to=shared)
         await issuer.start_hub()
-        other = await reader.start_hub()
+        other = await reader.start_hub(dashboard=True)
         own = CardKeys(issuer.state.keys).signing_key()
         query = {"query": "plan a journey by train with broken", "detailed": True, "why": "broken-agent"}
         async with (
@@ -78,6 +86,11 @@ async def test_a_hub_attaches_what_it_measured_and_another_one_that_trusts_it_ra
             (row,) = (await ranking.get("show_receipts", asked))["receipts"]
             assert (row["issuer"], row["calls"], row["failures"]) == ("berlin", 30, {"execution_error": 30})
             assert 0.7 < row["weight"] <= 0.75
+            token = TokenFile(reader.state.keys).issue(("mesh",), name="ada")[1]
+            page = await read_page(other, "broken-agent", reader.token)
+            assert "30 execution_error" in page
+            assert "berlin" in page
+            assert "berlin" not in await read_page(other, "broken-agent", f"Bearer {token}")
             after = await ranking.get("find_skills", query)
             reasons = " ".join(after["why"]["reasons"])
             assert "for failures that other hubs measured" in reasons
@@ -89,3 +102,4 @@ async def test_a_hub_attaches_what_it_measured_and_another_one_that_trusts_it_ra
             CardKeys(reader.state.keys).forget("berlin")
             (row,) = (await ranking.get("show_receipts"))["receipts"]
             assert (row["weight"], "not trusted" in row["reason"]) == (0.0, True)
+            assert "not trusted" in await read_page(other, "broken-agent", reader.token)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retinue.core.call import Outcome, Principal
-from retinue.core.errors import InvalidParametersError, InvalidRequestError
+from retinue.core.errors import AccessError, InvalidParametersError, InvalidRequestError
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.files.result_files import ResultFiles
@@ -83,18 +83,30 @@ class AgentPages:
         name = request.path_params["agent"]
         shown = await self._hub.read(principal, "show_agent", {"name": name})
         calls = await self._hub.read(principal, "list_calls", {"agent": name, "limit": 12})
+        receipts = await self._read_receipts(principal, name)
         skills, first = shown["card"]["skills"], read_number(request, "from")
         context = {
             "name": name,
             "agent": shown,
             "card": shown["card"],
             "calls": calls["calls"],
+            "receipts": receipts,
             "skills": skills[first : first + SKILLS],
             "first": first,
             "next": first + SKILLS if first + SKILLS < len(skills) else None,
             "origin": _ORIGINS.get(shown["listing"].get("source", ""), "registry"),
         }
-        return self._frame.render("agent.html", request, context, "agents", data=shown | calls)
+        data = shown | calls | {"receipts": receipts}
+        return self._frame.render("agent.html", request, context, "agents", data=data)
+
+    async def _read_receipts(self, principal: Principal, name: str) -> list[Json]:
+        """The receipts of an agent that the hub has read; none for visitors other than the owner."""
+        try:
+            reply = await self._hub.read(principal, "show_receipts", {"agent": name, "fetch": False})
+        except AccessError:
+            return []
+        receipts: list[Json] = reply["receipts"]
+        return receipts
 
     async def _skill(self, request: Request, principal: Principal) -> Response:
         name, skill_id = request.path_params["agent"], request.path_params["skill"]

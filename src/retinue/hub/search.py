@@ -14,7 +14,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_short_skill_row, render_skill_row
 from retinue.core.call import Principal
-from retinue.core.errors import RetinueError, StateError
+from retinue.core.errors import InvalidParametersError, Problem, RetinueError, StateError
 from retinue.core.record import Candidate, Listing, ListingKey, Skill
 from retinue.mesh.directory.choice import describe_trust, list_groups
 from retinue.mesh.directory.directory import Directory
@@ -72,6 +72,8 @@ def add_search_skills(
         """Finds skills by words, by id or by agent, best first."""
         scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
         reply: Json = {}
+        if why is not None and (skill is not None or not query.strip()):
+            raise InvalidParametersError([Problem("why", "explains a search by words; give query, no skill")])
         if skill is not None:
             offering = await directory.resolve_skill(
                 skill, scopes, version_range=version, agent=agent, view=view

@@ -326,14 +326,18 @@ class _SkillPolicies:
 
 
 def _find_agent(policy: Policy) -> str | None:
-    """The agent that the scope of a policy names; None where it may be about several."""
+    """The agent that the scope of a policy names, as in the ids of items; None for possibly several."""
     entity = policy.scope_entity
     if entity is None:
         return None
     if entity.type == AGENT:
-        return entity.id
-    is_item = entity.type in (SKILL, RESOURCE, PROMPT)
-    return entity.id.partition("/")[0].replace("%2F", "/") if is_item else None
+        return _quote(entity.id)
+    return entity.id.partition("/")[0] if entity.type in (SKILL, RESOURCE, PROMPT) else None
+
+
+def _quote(agent: str) -> str:
+    """The name of an agent as it stands in the ids of its items."""
+    return agent.replace("/", "%2F")
 
 
 RunInThread = Callable[[Callable[[], object]], Awaitable[object]]
@@ -358,7 +362,7 @@ class Engine:
     reads_channel: bool = field(init=False)
     """Whether some policy reads whether the client of a call can ask its person."""
     masked_agents: frozenset[str] | None = field(init=False)
-    """The agents whose values some policy may mask; None for any agent."""
+    """The agents, as in ids of items, whose values some policy may mask; None for any agent."""
     bound_agents: frozenset[str] = field(init=False)
     """The agents of teams whose policies bind their calls."""
 
@@ -378,7 +382,7 @@ class Engine:
 
     def masks(self, agent: str) -> bool:
         """Whether some policy may mask values of an agent."""
-        return self.masked_agents is None or normalize(agent) in self.masked_agents
+        return self.masked_agents is None or _quote(normalize(agent)) in self.masked_agents
 
     @property
     def narrows_lists(self) -> bool:

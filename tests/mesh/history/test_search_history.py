@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,10 +20,12 @@ from retinue.core.errors import ExecutionFailedError
 from retinue.core.record import AgentRecord, Hints, Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.learned_ranking import EXPLORED, ExperienceBook
+from retinue.mesh.history.experience_book import ExperienceBook
+from retinue.mesh.history.learned_ranking import EXPLORED
 from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
-from retinue.mesh.history.wishes import WishPolicy, cluster_wishes
+from retinue.mesh.history.wishes import MAX_PER_CALLER as MAX_WISHES_PER_CALLER
+from retinue.mesh.history.wishes import WishBook, WishPolicy, cluster_wishes
 from retinue.mesh.observing.events import CallEndedEvent
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
@@ -406,7 +409,7 @@ def test_a_member_of_the_mesh_counts_once_under_whatever_names(mesh: Mesh) -> No
 
 
 def test_one_caller_does_not_evict_the_history_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.mesh.history.learned_ranking.MAX_RECORDS", 20)
+    monkeypatch.setattr("retinue.mesh.history.experience_book.MAX_RECORDS", 20)
     hashes, book = Hashes(b"k" * 64), ExperienceBook()
 
     def put(number: int, caller: str, skill: str, *, is_member: bool = False) -> None:
@@ -422,6 +425,53 @@ def test_one_caller_does_not_evict_the_history_of_others(monkeypatch: pytest.Mon
     for number in range(200):
         put(number, f"other-{number}", "plan_route", is_member=True)
     assert book.find("token:anna-0") is not None
+
+
+def test_a_full_history_of_one_caller_keeps_its_rare_skills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.mesh.history.experience_book.MAX_PER_VOICE", 30)
+    book = ExperienceBook()
+    for number, skill in enumerate(["rare", *("daily", "weekly") * 40]):
+        key = SkillKey("home", "routes", skill)
+        book.put(Experience(f"{number}", float(number), key, "d", (1,), 8, "done"))
+    counts = Counter(record.key.skill for record in book.list_all())
+    assert counts["rare"] == 1
+    assert abs(counts["daily"] - counts["weekly"]) <= 1
+    assert len(book) == 30
+
+
+def test_many_records_of_one_caller_hide_those_of_no_other(mesh: Mesh) -> None:
+    others = [
+        agent(f"noise-{number}", Skill(f"noise_{number}", "Other work", hints=READS)) for number in range(40)
+    ]
+    mesh.hold(ROUTES, TRIPS, NOTES, *others)
+    mesh.use("trips", "book_trip", ANNA, times=2)
+    mesh.use("trips", "book_trip", BEN, times=2)
+    guest_first = mesh.find(caller=GUEST)
+    before = {caller: mesh.score("book_trip", caller) for caller in (ANNA, BEN, GUEST)}
+    hashes = Hashes(b"k" * 64)
+    flood = hashes.of_caller("token:mallory", is_member=False)
+    for number in range(900):
+        key = SkillKey("home", f"noise-{number % 40}", f"noise_{number % 40}")
+        stems = hashes.of_request(f"{ASKED} {number}")
+        mesh.history._book.put(Experience(f"m{number}", mesh.now, key, "d", stems, flood, "done"))
+    assert mesh.find()[0] == "book_trip"
+    for caller in (ANNA, BEN):
+        assert mesh.score("book_trip", caller) > 0.8 * before[caller]
+    assert mesh.find(caller=GUEST) == guest_first
+
+
+def test_a_member_of_the_mesh_fills_the_wishes_under_no_other_names() -> None:
+    wishes, hashes = WishBook(), Hashes(b"k" * 64)
+    wishes.policy = "count"
+    anna = hashes.of_caller("token:anna", is_member=False)
+    wishes.note("anna", 1.0, (1, 2), anna, "a taxi")
+    for number in range(2_000):
+        member = hashes.of_caller(f"name-{number}", is_member=True)
+        wishes.note(f"w{number}", 2.0 + number, (number, number + 1), member, "")
+    assert wishes.list_all()[0].id == "anna"
+    assert len(wishes) == 1 + MAX_WISHES_PER_CALLER
+    wishes.note("same", 9_000.0, (1_999, 2_000), hashes.of_caller("other", is_member=True), "")
+    assert {cluster.callers for cluster in wishes.list_clusters()} == {1}
 
 
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:

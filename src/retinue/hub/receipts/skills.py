@@ -50,13 +50,15 @@ def add_receipt_skills(
 
     @agent.skill(read_only=True, listed=False)
     async def show_receipts(
-        ctx: Context, agent: Annotated[str, Field(description="Only this agent; empty for all")] = ""
+        ctx: Context,
+        agent: Annotated[str, Field(description="Only this agent; empty for all")] = "",
+        fetch: Annotated[bool, Field(description="Read the registry of this agent first")] = True,
     ) -> Json:
         """Shows what other hubs measured of agents, and what each of these receipts weighs."""
         _check_owner(ctx.principal)
         await directory.ensure_fresh()
         entries = _list_entries(directory, agent)
-        if agent:
+        if agent and fetch:
             await read(entries)
         rows = [row for entry in entries for row in _render_entry(entry, book)]
         return {"receipts": rows}

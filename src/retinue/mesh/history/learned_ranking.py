@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from retinue.core.call import ANONYMOUS
 from retinue.core.record import ListingKey
 from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.experience_book import ExperienceBook, count_calls, weigh_record
 from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
 from retinue.mesh.search.ranking import RankedSkill, highest_score
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency
@@ -39,29 +40,14 @@ MAX_PROPOSED = 16
 
 PRIOR_CALLS = 2.0
 
-MAX_PER_CALLER = 24
-"""Records of one skill that one caller has; the oldest are dropped."""
-
-MAX_PER_SKILL = 96
-
-MAX_RECORDS = 20_000
-
-MAX_PER_VOICE = 2_000
-"""Records of one caller; all members of the mesh that name themselves are one (`find_voice`)."""
-
 MAX_ALIKE = 400
 """Records that are compared with one request: those that share most with it."""
 
+MAX_ALIKE_PER_CALLER = 200
+"""Records of one caller that are compared with one request."""
+
 MAX_FREQUENT = 2_000
 """A stem of more records than this proposes none; it tells little."""
-
-CALLER_SHARE = 5.0
-"""A caller counts as at most this many calls of one skill, however often it calls it."""
-
-OTHER_DIGEST = 0.5
-"""The weight of a call of the skill as it was defined before."""
-
-HALF_LIFE_S = 90 * 86_400.0
 
 EXPLORED = 0.1
 """The share of requests whose first place goes to an unproven skill that fits equally."""
@@ -126,133 +112,6 @@ class ScoreParts:
         if self.receipts:
             row["receipts"] = round(self.receipts, 3)
         return {**row, "tried": True} if self.is_tried else row
-
-
-class ExperienceBook:
-    """The records in memory, by skill and by stem."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[str, Experience] = {}
-        self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
-        self._by_stem: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
-        self._skills_by_stem: defaultdict[int, Counter[SkillKey]] = defaultdict(Counter)
-        self._by_voice: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
-        self._counts: dict[tuple[SkillKey, str, int | None], tuple[float, float]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    @property
-    def skills(self) -> int:
-        """The number of skills with records."""
-        return len(self._by_skill)
-
-    def find(self, record_id: str) -> Experience | None:
-        """The record of this id."""
-        return self._by_id.get(record_id)
-
-    def list_all(self) -> Sequence[Experience]:
-        """All records, in the order in which they came."""
-        return tuple(self._by_id.values())
-
-    def put(self, record: Experience) -> list[str]:
-        """Add or replace a record; returns the ids of the records that are dropped for it."""
-        self.remove(record.id)
-        self._by_id[record.id] = record
-        records = self._by_skill[record.key]
-        records[record.id] = record
-        voiced = self._by_voice[find_voice(record.caller)]
-        voiced[record.id] = record
-        for stem in record.stems:
-            self._by_stem[stem][record.id] = record
-            self._skills_by_stem[stem][record.key] += 1
-        self._counts.clear()
-        dropped = [one.id for one in records.values() if one.caller == record.caller][:-MAX_PER_CALLER]
-        for dropped_id in dropped:
-            self.remove(dropped_id)
-        while len(records) > MAX_PER_SKILL:
-            voices = [find_voice(one.caller) for one in records.values()]
-            most = Counter(voices).most_common(1)[0][0]
-            dropped.append(list(records)[voices.index(most)])
-            self.remove(dropped[-1])
-        while len(voiced) > MAX_PER_VOICE:
-            dropped.append(next(iter(voiced)))
-            self.remove(dropped[-1])
-        while len(self._by_id) > MAX_RECORDS:
-            fullest = max(self._by_voice, key=lambda voice: len(self._by_voice[voice]))
-            dropped.append(next(iter(self._by_voice[fullest])))
-            self.remove(dropped[-1])
-        return dropped
-
-    def remove(self, record_id: str) -> None:
-        """Remove a record; nothing for an unknown id."""
-        record = self._by_id.pop(record_id, None)
-        if record is None:
-            return
-        voice = find_voice(record.caller)
-        for held in (
-            self._by_skill[record.key],
-            self._by_voice[voice],
-            *(self._by_stem[stem] for stem in record.stems),
-        ):
-            held.pop(record_id, None)
-        if not self._by_skill[record.key]:
-            del self._by_skill[record.key]
-        if not self._by_voice[voice]:
-            del self._by_voice[voice]
-        for stem in record.stems:
-            skills = self._skills_by_stem[stem]
-            skills[record.key] -= 1
-            if not skills[record.key]:
-                del skills[record.key]
-            if not self._by_stem[stem]:
-                del self._by_stem[stem], self._skills_by_stem[stem]
-        self._counts.clear()
-
-    def clear(self) -> None:
-        """Remove all records."""
-        for held in (self._by_id, self._by_skill, self._by_stem, self._skills_by_stem, self._by_voice):
-            held.clear()
-        self._counts.clear()
-
-    def records_of(self, key: SkillKey) -> Iterable[Experience]:
-        """The records of one skill, oldest first."""
-        records = self._by_skill.get(key)
-        return () if records is None else records.values()
-
-    def records_with(self, stem: int) -> Mapping[str, Experience]:
-        """The records of requests with this stem, by id."""
-        return self._by_stem.get(stem, {})
-
-    def count_skills(self, stem: int) -> int:
-        """The number of skills that were asked for with this stem."""
-        return len(self._skills_by_stem.get(stem, ()))
-
-    def count_calls(self, key: SkillKey, digest: str, now: float, *, without: int | None = None) -> float:
-        """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour.
-
-        The calls of the caller ``without`` do not count.
-        """
-        known = self._counts.get((key, digest, without))
-        if known is None or now - known[1] > _HOUR_S:
-            records = (record for record in self.records_of(key) if record.caller != without)
-            known = self._counts[key, digest, without] = count_calls(records, digest, now), now
-        return known[0]
-
-
-def count_calls(records: Iterable[Experience], digest: str, now: float) -> float:
-    """As `ExperienceBook.count_calls`, of these records."""
-    by_caller: defaultdict[int, float] = defaultdict(float)
-    for record in records:
-        if VALUES[record.verdict]:
-            by_caller[find_voice(record.caller)] += weigh_record(record, digest, now)
-    return sum(min(CALLER_SHARE, calls) for calls in by_caller.values())
-
-
-def weigh_record(record: Experience, digest: str, now: float) -> float:
-    """The weight of a record now, from 0 to 1."""
-    weight: float = 0.5 ** (max(0.0, now - record.at) / HALF_LIFE_S)
-    return weight if record.digest == digest else OTHER_DIGEST * weight
 
 
 class LearnedRanking:
@@ -330,17 +189,36 @@ class LearnedRanking:
                 shared[record_id] += worth
                 record_by_id[record_id] = record
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
-        for record_id in nlargest(MAX_ALIKE, shared, key=shared.__getitem__):
-            record = record_by_id[record_id]
-            if not self._counts_for(record):
-                continue
-            norm = 0.0
+        for record in self._choose_compared(record_by_id.values(), shared):
+            record_id, norm = record.id, 0.0
             for stem in record.stems:
                 if stem not in worths:
                     worths[stem] = self._worth(stem)
                 norm += worths[stem]
             alike[record.key].append((record, shared[record_id] / math.sqrt(whole * norm)))
         return alike
+
+    def _choose_compared(
+        self, records: Iterable[Experience], shared: Mapping[str, float]
+    ) -> Iterable[Experience]:
+        """The records that share most, at most `MAX_ALIKE`: own ones first, and so many of each other caller.
+
+        Otherwise a caller with many records of similar requests would hide those of all others.
+        """
+        by_caller: defaultdict[int, list[Experience]] = defaultdict(list)
+        for record in records:
+            if self._counts_for(record):
+                is_own = record.caller == self._caller
+                by_caller[record.caller if is_own else find_voice(record.caller)].append(record)
+
+        def rank(record: Experience) -> float:
+            return shared[record.id]
+
+        own = nlargest(MAX_ALIKE_PER_CALLER, by_caller.pop(self._caller, ()), key=rank)
+        others = (
+            one for held in by_caller.values() for one in nlargest(MAX_ALIKE_PER_CALLER, held, key=rank)
+        )
+        return [*own, *nlargest(MAX_ALIKE - len(own), others, key=rank)]
 
     def _counts_for(self, record: Experience) -> bool:
         is_own = record.caller == self._caller

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from retinue.mesh.history.records import Wish
+from retinue.mesh.history.records import Wish, find_voice
 
 WishPolicy = Literal["text", "count", "off"]
 """What is kept of a request that nobody serves: its words, its hashed stems, or nothing."""
@@ -20,7 +20,7 @@ MAX_WISHES = 1_000
 MAX_WISH_CHARS = 500
 
 MAX_PER_CALLER = 100
-"""Wishes of one caller; the oldest are dropped."""
+"""Wishes of one caller (`find_voice`); the oldest are dropped."""
 
 ALIKE = 0.5
 """Requests with this share of common stems belong to one cluster."""
@@ -74,7 +74,8 @@ class WishBook:
         for same in [one for one in self._wishes.values() if (one.caller, one.stems) == (caller, stems)]:
             self._remove(same.id)
         self._wishes[wish_id] = self._changed[wish_id] = Wish(wish_id, at, stems, caller, kept)
-        own = [one.id for one in self._wishes.values() if one.caller == caller]
+        voice = find_voice(caller)
+        own = [one.id for one in self._wishes.values() if find_voice(one.caller) == voice]
         for dropped in own[:-MAX_PER_CALLER]:
             self._remove(dropped)
         while len(self._wishes) > MAX_WISHES:
@@ -147,7 +148,7 @@ def cluster_wishes(wishes: Iterable[Wish]) -> list[WishCluster]:
     rendered = [
         WishCluster(
             len(cluster),
-            len({wish.caller for wish in cluster}),
+            len({find_voice(wish.caller) for wish in cluster}),
             min(wish.at for wish in cluster),
             max(wish.at for wish in cluster),
             tuple(dict.fromkeys(wish.text for wish in cluster if wish.text)),
