@@ -45,7 +45,7 @@ def told_by_others(listing: Listing) -> bytes:
 
 @asynccontextmanager
 async def reading(changes: RegistryChanges) -> AsyncIterator[None]:
-    task = asyncio.create_task(changes.read_told())
+    task = asyncio.create_task(changes.read_pending())
     try:
         async with asyncio.timeout(LATE_S):
             yield
