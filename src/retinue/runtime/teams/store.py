@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError, TeamRefusedError
 from retinue.storage.files import (
+    hold_lock,
     make_folder,
     refuse_gone,
     replace_file,
@@ -203,7 +204,7 @@ class TeamStore:
     def _changing_rows(self) -> Iterator[dict[str, Any]]:
         """The rows as a document, which is written at the end unless an error is raised."""
         self._prepare()
-        with storage_errors(self.rows_file), FileLock(f"{self.rows_file}.lock", mode=_PRIVATE):
+        with storage_errors(self.rows_file), hold_lock(Path(f"{self.rows_file}.lock"), mode=_PRIVATE):
             document = _read_object(self.rows_file)
             content = orjson.dumps(document, option=orjson.OPT_INDENT_2)
             yield document
