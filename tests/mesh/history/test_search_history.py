@@ -474,6 +474,28 @@ def test_a_member_of_the_mesh_fills_the_wishes_under_no_other_names() -> None:
     assert {cluster.callers for cluster in wishes.list_clusters()} == {1}
 
 
+def test_a_skill_without_calls_keeps_the_place_of_its_card_unless_similar_requests_say_more(
+    mesh: Mesh,
+) -> None:
+    parcels = agent("parcels", Skill("track_parcel", "Tells where a parcel is", hints=READS))
+    orders = agent("orders", Skill("cancel_order", "Ends the order of a parcel and refunds it", hints=READS))
+    mesh.hold(parcels, orders, NOTES)
+    mesh.use("orders", "cancel_order", times=6, text="my parcel is late, I want the money back")
+    assert mesh.find("where is my parcel")[0] == "track_parcel", (
+        "its card has the word that the requests share"
+    )
+    learn = mesh.history.learn_for(ANNA, "where is my parcel")
+    assert learn is not None
+    mesh.search.find_skills("where is my parcel", MESH, learn=learn)
+    assert [skill for (_, skill), parts in learn.parts.items() if parts.is_kept] == ["track_parcel"]
+    for text in ("my parcel is late, I want the money back", "where is the money for my late parcel"):
+        assert mesh.find(text)[0] == "cancel_order", text
+    copy = agent("copy", Skill("cancel_orders", "Ends the order of a parcel and refunds it", hints=READS))
+    mesh.hold(parcels, orders, NOTES, copy)
+    for text in ("where is my parcel refund", "the order of the parcel"):
+        assert mesh.find(text).index("cancel_order") < mesh.find(text).index("cancel_orders"), text
+
+
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:
     mesh = Mesh(tmp_path, explored=1.0)
     asked = "a journey by train"

@@ -103,8 +103,9 @@ class ScoreParts:
     """The parts of one score, in units of the card's: ``total`` is their sum.
 
     ``calls`` are the weighted calls of the skill, ``neighbours`` lies between −1 and 1. ``is_tried`` = the
-    skill has the first place because it is unproven and fits equally, ``is_kept`` = because its card fits best
-    and similar requests say nothing else. ``receipts`` is what receipts of other hubs change, from 0 down.
+    skill has the first place because it is unproven and fits equally, ``is_kept`` = because its card fits
+    best and similar requests say nothing else. ``receipts`` is what receipts of other hubs change, from 0
+    down.
     """
 
     card: float
