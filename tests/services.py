@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0
 _LISTENING = re.compile(r"listening on (127\.0\.0\.1:\d+)")
 
 
@@ -113,8 +113,8 @@ def docker_registry(
         yield f"{'http' if tls is None else 'https'}://{address[0]}"
     finally:
         process.terminate()
-        process.wait(timeout=10)
-        reader.join(timeout=10)
+        process.wait(timeout=60)
+        reader.join(timeout=60)
         assert process.stderr is not None
         process.stderr.close()
 

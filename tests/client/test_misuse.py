@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from retinue.core.errors import (
     InvalidSettingError,
     RetinueError,
 )
+from retinue.testing import connect_agents
 from tests.client.scripted_hub import ScriptedHub
 from tests.serving import serve_app
 from tests.system import System
@@ -66,8 +70,48 @@ async def test_an_argument_of_another_form_is_named_before_anything_is_sent() ->
         with pytest.raises(InvalidParametersError, match="agents"):
             await mesh.ask_agents(["greet"], agents=text)
         number: Any = 5
+        with pytest.raises(InvalidParametersError, match="timeout_s is '5'"):
+            await mesh.orchestrate("write", timeout_s="5")  # type: ignore[arg-type]
+        with pytest.raises(InvalidParametersError, match="artifact is a int"):
+            await mesh.publish(number)
         with pytest.raises(InvalidRequestError, match="the content is a int"):
             await mesh.save(number)
+    assert not hub.connections
+
+
+@dataclass
+class Point:
+    x: float
+
+
+UNSENDABLE: list[tuple[Any, str, str]] = [
+    ({"ratio": nan}, "ratio", "ratio is nan"),
+    ({"none": None, "points": [{"x": 1.0}, {"x": -inf}]}, "points.1.x", "points.1.x is -inf"),
+    ({"point": Point(inf)}, "point.x", "point.x is inf"),
+    ({"names": {"b"}}, "names", "names is a set"),
+    ({"many": 2**64}, "many", "many is an integer beyond 64 bits"),
+    ({"by_id": {1: "a"}}, "by_id", "the key 1: JSON has texts as keys"),
+    ({"text": "\ud800"}, "text", "half of a surrogate pair"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "path", "message"), UNSENDABLE)
+async def test_an_argument_that_json_does_not_have_is_named_before_it_is_sent(
+    arguments: Any, path: str, message: str
+) -> None:
+    def reject(question: Any) -> None:
+        raise AssertionError(question)
+
+    hub = ScriptedHub(work=lambda params: params, start_run=lambda params: {})
+    async with serve_app(hub) as url, retinue.connect(url) as mesh, connect_agents() as memory:
+        asking = retinue.connect(url, on_question=reject)
+        for use in (mesh.call, memory.call, asking.call):
+            with pytest.raises(InvalidParametersError, match=re.escape(message)) as refused:
+                await use("work", arguments)
+            assert [problem.path for problem in refused.value.problems] == [path]
+        with pytest.raises(InvalidParametersError, match=re.escape(f"input.{path}")):
+            await mesh.start("flow", arguments)
+        await asking.aclose()
     assert not hub.connections
 
 

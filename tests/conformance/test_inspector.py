@@ -20,7 +20,7 @@ from tests.conformance.conftest import AGENT, ENDPOINTS
 from tests.requirements import requirement
 
 INSPECTOR = FOLDER / "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-WITHIN_S = 100
+WITHIN_S = 240
 AT_ONCE = 2
 # "legacy" is what it speaks unless told otherwise
 ERAS = {"agent": ("legacy", "modern"), "hub": ("legacy",), "stdio": ("legacy",)}

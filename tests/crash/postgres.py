@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
+import time
 import uuid
 import warnings
 from pathlib import Path
+
+TRIES = 10
 
 
 class Postgres:
@@ -27,7 +31,7 @@ class Postgres:
         data = folder / "data"
         data.mkdir()
         self._server = PostgresServer(data, cleanup_mode="stop")
-        self._server.start()
+        self.start()
 
     def create_database(self, options: str = "") -> str:
         """The url of a new, empty database; ``options`` are those of ``CREATE DATABASE``."""
@@ -49,6 +53,14 @@ class Postgres:
         self._server.stop()
 
     def start(self) -> None:
+        """Start it. Its package gives up after ten seconds, while the server goes on with its start."""
+        for _ in range(TRIES - 1):
+            try:
+                self._server.start()
+            except (subprocess.SubprocessError, AssertionError):
+                time.sleep(1)
+            else:
+                return
         self._server.start()
 
     def close(self) -> None:

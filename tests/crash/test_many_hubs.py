@@ -106,7 +106,7 @@ async def member(
         tokens,
     ]
     exchange = MeshExchange(name, news, sharing, topics)
-    works = (upkeep.run(), exchange.run(), tokens.watch(), cards.read_told())
+    works = (upkeep.run(), exchange.run(), tokens.watch(), cards.read_pending())
     tasks = [asyncio.create_task(work) for work in works]
     one = Member(directory, sharing, tokens, keys, shared, tasks)
     try:

@@ -64,7 +64,7 @@ class Service:
 
     def wait(self, process: Program) -> None:
         """Wait until its probe says that it is ready."""
-        wait_until(lambda: process.process.poll() is not None or self.is_ready(), self.name, limit_s=60)
+        wait_until(lambda: process.process.poll() is not None or self.is_ready(), self.name, limit_s=180)
         assert process.process.poll() is None, process.output
 
     def given(self, folder: Path) -> dict[str, str]:

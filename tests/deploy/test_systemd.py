@@ -165,7 +165,7 @@ def test_a_worker_takes_over_from_the_hub_of_its_machine_and_needs_no_writable_c
     with hub.started(tmp_path) as started:
         started.wait_for("exposed to MCP clients")
         with started_without_writable_code(worker, tmp_path) as confined:
-            wait_until(worker.is_ready, "the worker is ready", limit_s=60)
+            wait_until(worker.is_ready, "the worker is ready", limit_s=180)
             with program(
                 "run", "waiting.yaml", "{}", "--id", "first", cwd=tmp_path, environment=hub.given(tmp_path)
             ):
@@ -174,7 +174,7 @@ def test_a_worker_takes_over_from_the_hub_of_its_machine_and_needs_no_writable_c
                 started.wait()
             hub.type(tmp_path, "signal", "first", "go", '"on"')
             wait_until(
-                lambda: "done" in hub.type(tmp_path, "runs", "first"), "the worker ends it", limit_s=60
+                lambda: "done" in hub.type(tmp_path, "runs", "first"), "the worker ends it", limit_s=180
             )
             confined.send_signal(signal.SIGTERM)
             assert confined.wait(60) == 0

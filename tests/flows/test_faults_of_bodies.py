@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
+from math import nan
 from typing import Any
 
 import pytest
@@ -207,3 +209,39 @@ async def test_a_called_value_that_does_not_fit_the_wanted_type_wins_no_race() -
     assert run.get() == 2
     errors = [event.facts.get("error", {}).get("type") for event in run.events if event.step == "odd"]
     assert "output_validation_error" in errors
+
+
+def add(number: float, other: float = 1) -> float:
+    return number + other
+
+
+WRONG_STEPS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda run: run.sleep(nan), "run.sleep: seconds is nan"),
+    (lambda run: run.sleep(days=-1), "run.sleep: days is -1"),
+    (lambda run: run.call(5), "run.call: skill is 5, and not a text"),
+    (lambda run: run.call("s", timeout_s="5"), "run.call: timeout_s is '5'"),
+    (lambda run: run.call("s", ratio=nan), "ratio is nan, which is not JSON"),
+    (lambda run: run.call("s", [1]), "the arguments of s are a list"),
+    (lambda run: run.call("s", what=object()), "argument what of s is no JSON value"),
+    (lambda run: run.step(add, nan), "argument 1 of run.step(add): nan, which is not JSON"),
+    (lambda run: run.step("add", 1), "run.step: str is no function"),
+    (lambda run: run.elicit(5, bool), "run.elicit: message is 5"),
+    (lambda run: run.log(5), "run.log: message is 5"),
+    (lambda run: run.workflow("other", 5), "the arguments of other are a int"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG_STEPS, ids=[message for _, message in WRONG_STEPS])
+async def test_a_wrong_argument_of_a_step_is_named_with_the_line_of_the_author(
+    make: Callable[[Any], Any], message: str
+) -> None:
+    @workflow
+    async def flow(run: Run) -> None:
+        await make(run)
+
+    outcome = await run_workflow(flow, skills={"s": 1})
+    with pytest.raises(ExecutionFailedError) as failed:
+        outcome.get()
+    assert message in failed.value.message
+    assert "test_faults_of_bodies.py:" in failed.value.message
+    assert "Traceback" not in failed.value.message

@@ -322,7 +322,7 @@ async def test_a_text_as_the_time_of_a_sleep_is_named_with_the_remedy() -> None:
         await run.sleep(seconds)
 
     failed = await run_workflow(sleeps, {"text": "5m"})
-    with pytest.raises(ExecutionFailedError, match=r"test_run.py:\d+: .*'5m' is not a number of seconds"):
+    with pytest.raises(ExecutionFailedError, match=r"test_run.py:\d+: .*'5m', and not a number of seconds"):
         failed.get()
 
 

@@ -32,6 +32,28 @@ async def nightly(run: Run, modules: list[str], strict: bool = False) -> dict[st
     return {}
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timezone": "Europe/Berlin"}, "timezone: it belongs to a schedule"),
+        ({"input": {"a": 1}}, "input: it belongs to a schedule"),
+        ({"schedule": "0 2 * * *", "timezone": "Mars/Phobos"}, "timezone: 'Mars/Phobos' is no time zone"),
+        ({"continues": "sha256:" + "0" * 64}, "continues: it is a str"),
+        ({"continues": ("sha256:abc",)}, "continues: 'sha256:abc' is no digest"),
+    ],
+)
+def test_an_option_of_the_decorator_that_would_do_nothing_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidSettingError, match=message) as refused:
+
+        @workflow(**options)
+        async def flow(run: Run) -> None:
+            """Does nothing."""
+
+    assert refused.value.remedy
+
+
 def test_types_give_the_schemas_of_input_and_output() -> None:
     definition = nightly.definition
     assert definition.name == "nightly"

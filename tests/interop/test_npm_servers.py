@@ -33,7 +33,7 @@ FOLDER = ROOT / ".tools" / "imported_servers"
 FAULTY = (str(ROOT / "tests" / "interop" / "faulty.py"),)
 DOOR_S = 15
 LATE_S = 20
-STARTED_WITHIN_S = 60.0
+STARTED_WITHIN_S = 120.0
 
 
 def _server(name: str, *arguments: str) -> tuple[str, ...]:
@@ -288,8 +288,8 @@ async def test_a_tool_that_changes_waits_until_it_is_accepted(hub: Hub) -> None:
 
 
 async def test_a_server_without_its_variable_says_which_and_runs_with_it(hub: Hub) -> None:
-    status, error = hub.statuses()["needy"]
-    assert (status, "NEEDY_KEY is not set" in error) == ("unavailable", True)
+    wait_until(lambda: hub.statuses()["needy"][0] == "unavailable", "needy has ended")
+    assert "NEEDY_KEY is not set" in hub.statuses()["needy"][1]
     write_import(hub.state, "needy", _with_fault("need", "NEEDY_KEY", env={"NEEDY_KEY": "1"}))
     wait_until(lambda: hub.statuses()["needy"][0] == "available", "needy runs")
     assert await hub.call("needy__echo", {"message": "hi"}) == "Echo: hi"

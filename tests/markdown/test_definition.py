@@ -148,6 +148,15 @@ def test_keys_below_retinue_are_those_of_the_step_think() -> None:
             "",
         ),
         ("name: x\n  y: 1", "a.md:", "mend the YAML"),
+        (
+            "name: x\nretinue:\n  output: {type: object, properties: 5}",
+            "a.md:4: retinue.output: schema of output refused: at properties",
+            "simplify",
+        ),
+        ("retinue: {input: {properties: {a: 5}}}", "a.md:2: retinue.input: schema of input refused", ""),
+        # what is denied must not be left out in silence
+        ("disallowedTools: {write_file: 1}", "a.md:2: disallowedTools.write_file: it is a number", "true"),
+        ('description: "\\ud800"', "a.md:", "write plain values"),
         ("- a", "a.md:2: the front matter is", "write keys"),
     ],
 )

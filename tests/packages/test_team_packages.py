@@ -16,6 +16,18 @@ from tests.processes.commands import retinue
 from tests.processes.running import program
 
 NPM_SERVER = "@modelcontextprotocol/server-filesystem@2026.8.31"
+CLOSED = "http://127.0.0.1:1"
+NOWHERE = {
+    **dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"), f"{CLOSED}/simple"),
+    **dict.fromkeys(
+        ("UV_FIND_LINKS", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_CACHE_DIR"), ""
+    ),
+    **dict.fromkeys(
+        ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "npm_config_registry"), CLOSED
+    ),
+}
+"""No index and no cache is reached with these variables and an empty HOME."""
+
 REQUIREMENT = "semver==3.0.2"
 """Another version than the one that Retinue has, so that the agent shows where it found it."""
 
@@ -57,7 +69,7 @@ def read_version() -> str:
 @pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("npm", "node")), reason="NOT TESTED: no npm or node"
 )
-def test_up_installs_what_the_lock_names_for_agents_and_imports(
+def test_up_without_an_index_installs_what_the_lock_names_from_the_digest(
     tmp_path: Path, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
@@ -76,12 +88,16 @@ def test_up_installs_what_the_lock_names_for_agents_and_imports(
         f'[project]\nname = "versions"\nversion = "1.0.0"\ndependencies = ["retinue", "{REQUIREMENT}"]\n'
     )
     retinue("lock", "packed", cwd=tmp_path)
-    digest = retinue("pack", "packed", cwd=tmp_path)
+    # the lock has installed the packages from the index; from here on there is none
+    digest = retinue("pack", "packed", "--vendor", "--output", "packed.tar", cwd=tmp_path)
     environments = retinue_home / "team-environments"
     shutil.rmtree(environments)
+    (tmp_path / "empty").mkdir()
+    offline = {**NOWHERE, "HOME": str(tmp_path / "empty")}
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         hub.wait_for("hub at")
-        assert "packed 1.0.0 serves" in retinue("up", digest, "--yes", cwd=tmp_path)
+        serves = retinue("up", f"packed.tar@{digest}", "--yes", cwd=tmp_path, environment=offline)
+        assert "packed 1.0.0 serves" in serves
         assert len(list(environments.glob("venvs/*/bin/python"))) == 1
         modules = next(environments.glob("npm/*/node_modules"))
         assert (modules / "@modelcontextprotocol" / "server-filesystem").is_dir()

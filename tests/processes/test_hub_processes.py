@@ -6,9 +6,12 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import urllib3
 
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.processes.commands import run_command
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
 
@@ -184,6 +188,7 @@ forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill:
 """
 _WITHOUT_POLICIES = {"RETINUE_POLICY__MODE": "off"}
 """For the agent, which has the state folder of the hub and would refuse a call that the hub lets through."""
+_AT_AGENT = "/agents/asking/mcp"
 _CLIENTS = 4
 """Connections that stay open; each process has some of them."""
 
@@ -212,6 +217,14 @@ def test_what_one_process_begins_any_other_goes_on_with(
         session = clients[0].open_session()
         for number, client in enumerate(clients, 1):
             assert client.call_in(session, number, "asking__echo", {"text": "a"})["content"][0]["text"] == "a"
+        at_agent = clients[0].open_session(_AT_AGENT)
+        # a call that a skill of the hub hands on belongs to its search, whichever process has it
+        for client, other in zip(clients, reversed(clients), strict=True):
+            found = client.call_tool("find_skills", {"query": f"gives back {uuid.uuid4().hex}"})
+            search = json.loads(found["content"][0]["text"])["search"]
+            named = {"skill": "echo", "agent": "asking", "search": search, "arguments": {"text": "a"}}
+            assert other.call_tool("call_skill", named)["content"][0]["text"] == "a"
+        wait_until(lambda: _count_history(url, retinue_home) == _CLIENTS, "the history knows the calls")
         # any process knows a task, and goes on with it
         for client, other in zip(clients, reversed(clients), strict=True):
             task = client.send_message("ask", {})
@@ -245,6 +258,15 @@ def test_what_one_process_begins_any_other_goes_on_with(
             tool["name"] for tool in again.ask_in(session, 9, "tools/list", {})["tools"]
         }
         assert again.call_in(session, 10, "asking__echo", {"text": "a"})["isError"], "the limit still holds"
+        assert "echo" in {
+            tool["name"] for tool in again.ask_in(at_agent, 9, "tools/list", {}, _AT_AGENT)["tools"]
+        }
+
+
+def _count_history(url: str, home: Path) -> int:
+    """How many calls the history has."""
+    shown = execute(url, "show_history", token=State(home).local_token())["result"]
+    return sum(row["calls"] for row in shown["skills"])
 
 
 class _Client:
@@ -261,6 +283,12 @@ class _Client:
 
     def knows_agent(self) -> bool:
         return "result" in self._call_tool("asking__echo", {"text": "a"}, {})
+
+    def is_let_in(self) -> bool:
+        """Whether the process of this connection answers a caller without a token."""
+        request = {"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {"name": "ready"}}
+        reply, _ = self._post("/agents/waiting/execute", request, {})
+        return bool(reply.status == 200 and "result" in reply.json())
 
     def accepts(self, token: str) -> bool:
         """Whether the process of this connection accepts a token."""
@@ -291,25 +319,27 @@ class _Client:
             1
         ]
 
-    def open_session(self) -> str:
+    def open_session(self, path: str = "/mcp") -> str:
         version = "2025-11-25"
         params = {"protocolVersion": version, "capabilities": {}} | {
             "clientInfo": {"name": "test", "version": "1"}
         }
         opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        reply, _ = self._post("/mcp", opening, {})
+        reply, _ = self._post(path, opening, {})
         session: str = reply.headers["mcp-session-id"]
         begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        self._post("/mcp", begun, {"mcp-session-id": session, "mcp-protocol-version": version})
+        self._post(path, begun, {"mcp-session-id": session, "mcp-protocol-version": version})
         return session
 
     def call_in(self, session: str, number: int, name: str, arguments: object) -> dict[str, Any]:
         return self.ask_in(session, number, "tools/call", {"name": name, "arguments": arguments})
 
-    def ask_in(self, session: str, number: int, method: str, params: object) -> dict[str, Any]:
+    def ask_in(
+        self, session: str, number: int, method: str, params: object, path: str = "/mcp"
+    ) -> dict[str, Any]:
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         head = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
-        _, reply = self._post("/mcp", request, head)
+        _, reply = self._post(path, request, head)
         assert "result" in reply, reply
         result: dict[str, Any] = reply["result"]
         return result
@@ -324,3 +354,98 @@ class _Client:
         whole = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": parts, **message}
         task: dict[str, Any] = self.a2a("SendMessage", {"message": whole})["task"]
         return task
+
+
+_WAITING = """
+import asyncio
+from pathlib import Path
+
+from retinue import Agent
+
+agent = Agent("waiting", version="1.0.0")
+
+
+@agent.skill(expose=True)
+async def wait(name: str) -> str:
+    \"\"\"Waits for a file beside this one.\"\"\"
+    while not (Path(__file__).parent / name).exists():
+        await asyncio.sleep(0.02)
+    return name
+"""
+_NUMBER = re.compile(r'"process":(\d).*"event":"call"')
+_IN_FLIGHT = re.compile(r"^retinue_calls_in_flight (\d+)", re.MULTILINE)
+_SLOW = 8
+"""Calls that run while the hub stops."""
+
+_HALF = b"POST /agents/waiting/execute HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
+def test_half_requests_new_settings_and_a_stop_reach_all_processes_and_lose_no_call(
+    tmp_path: Path, retinue_home: Path, port: int
+) -> None:
+    (tmp_path / "waiting.py").write_text(_WAITING)
+    (tmp_path / "ready").touch()
+    settings = tmp_path / "retinue.toml"
+    settings.write_text("")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+    try:
+        with (
+            program("hub", "--bare", "--processes", "2", "--port", str(port), cwd=tmp_path) as hub,
+            program("serve", "waiting.py", cwd=tmp_path) as served,
+            ExitStack() as stack,
+        ):
+            url = hub.url_in("hub at")
+            served.wait_for("published")
+            wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both processes serve")
+            # clients that never end a request take a connection each, and no more
+            for number in range(40):
+                half = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                half.sendall(_HALF[: 20 + number] if number % 2 else _HALF + b"content-length: 9\r\n\r\n{")
+            wait_until(lambda: _wait(url, "ready").get("result") == "ready", "the agent is known")
+            assert [_wait(url, "ready")["result"] for _ in range(20)] == ["ready"] * 20
+            # the commands know the processes, and each line of the log has the number of its process
+            picture = json.loads(run_command("top", "--json", cwd=tmp_path).stdout)
+            assert (picture["processes"], picture["agents"][0]["name"]) == (2, "waiting")
+            assert "2 processes that serve" in run_command("doctor", cwd=tmp_path).stdout
+            wait_until(
+                lambda: {"0", "1"} <= {str(number) for line in hub.lines for number in _NUMBER.findall(line)},
+                "both processes have written lines",
+            )
+            # SIGHUP: every process refuses callers without a token
+            clients = [_Client(port) for _ in range(_CLIENTS)]
+            assert all(client.is_let_in() for client in clients)
+            settings.write_text("[auth]\nanonymous = false\n")
+            hub.send(signal.SIGHUP)
+            wait_until(lambda: not any(client.is_let_in() for client in clients), "no process lets them in")
+            settings.write_text("")
+            hub.send(signal.SIGHUP)
+            wait_until(lambda: all(client.is_let_in() for client in clients), "all processes let them in")
+            # SIGTERM: calls that run are answered
+            with ThreadPoolExecutor(_SLOW) as pool:
+                calls = [pool.submit(_wait, url, "late") for _ in range(_SLOW)]
+                wait_until(
+                    lambda: int(_IN_FLIGHT.findall(_metrics(url))[0]) == _SLOW, "all calls are running"
+                )
+                hub.send(signal.SIGTERM)
+                wait_until(lambda: _is_refused(port), "the hub stops")
+                (tmp_path / "late").touch()
+                assert [call.result()["result"] for call in calls] == ["late"] * _SLOW
+            assert hub.wait() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _wait(url: str, name: str) -> Any:
+    request = {"jsonrpc": "2.0", "method": "wait", "id": 1, "params": {"name": name}}
+    return _post(f"{url}/agents/waiting/execute", request, {})
+
+
+def _is_refused(port: int) -> bool:
+    """Whether a hub that stops refuses a new call."""
+    request = {"jsonrpc": "2.0", "method": "wait", "id": 1, "params": {"name": "ready"}}
+    url = f"http://127.0.0.1:{port}/agents/waiting/execute"
+    try:
+        reply = urllib3.request("POST", url, json=request, headers=_ONCE, timeout=2.0, retries=False)
+    except urllib3.exceptions.HTTPError:
+        return True
+    return reply.status == 503

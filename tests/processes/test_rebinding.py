@@ -139,7 +139,7 @@ def reasons(running: Program, event: str) -> list[str]:
 
 
 def wait_for_reasons(running: Program, event: str, count: int) -> list[str]:
-    wait_until(lambda: len(reasons(running, event)) >= count, f"{count} × {event}", limit_s=60)
+    wait_until(lambda: len(reasons(running, event)) >= count, f"{count} × {event}", limit_s=180)
     return reasons(running, event)
 
 

@@ -24,7 +24,7 @@ from tests.requirements import requirement
 from tests.services import docker_registry
 from tests.system import Hub, System, open_system, open_wire, publish
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 TOKEN = "a-token-for-the-registry"
 VARIABLE = "TOKEN_OF_THE_REGISTRY"
 # Nothing but a notification may be the reason why a hub of these tests knows something.

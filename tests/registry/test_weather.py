@@ -43,6 +43,7 @@ from tests.registry.storm import Storm, Weather, answer, cut_off, never, trickle
 from tests.requirements import requirement
 from tests.services import docker_registry
 from tests.serving import serve_app
+from tests.time_bounds import Stopwatch
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MESH = frozenset({"exposed", "mesh"})
@@ -113,8 +114,8 @@ WEATHERS: dict[str, tuple[dict[str, Weather | list[Weather]], type[RetinueError]
     "manifest of 5 MB": ({MANIFEST: answer(200, b" " * 5_000_000)}, MalformedArtifactError, "limit"),
     "manifest no JSON": ({MANIFEST: answer(200, b"<html>")}, MalformedArtifactError, "not JSON"),
     "tags no JSON": ({TAGS: answer(200, b"<html>")}, RegistryRefusedError, "no JSON list of tags"),
-    "silent": ({MANIFEST: never}, RegistryUnreachableError, r"within 2.0 s \(registry request\)"),
-    "trickling": ({BLOBS: trickle}, RegistryUnreachableError, r"within 2.0 s \(registry request\)"),
+    "silent": ({MANIFEST: never}, RegistryUnreachableError, r"within 2 s \(registry request\)"),
+    "trickling": ({BLOBS: trickle}, RegistryUnreachableError, r"within 2 s \(registry request\)"),
     "429 for ever": ({MANIFEST: answer(429, headers={"retry-after": "70"})}, RegistryBusyError, "429"),
     "500 for ever": ({MANIFEST: answer(500, b"boom")}, RegistryRefusedError, "answered 500: boom"),
     "403": ({MANIFEST: answer(403)}, RegistryRefusedError, "answered 403"),
@@ -274,17 +275,16 @@ def _no_lifespan(app: Any) -> Any:
 async def test_a_registry_that_is_down_is_waited_for_once_and_not_a_thousand_times(
     client: HttpClient,
 ) -> None:
-    loop = asyncio.get_running_loop()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         registry = HttpRegistry(f"http://127.0.0.1:{free.getsockname()[1]}", client)
         with pytest.raises(RegistryUnreachableError):
             await registry.list_tags("agents/a")
-        began = loop.time()
+        stopwatch = Stopwatch()
         for _ in range(20):
             with pytest.raises(RegistryUnreachableError):
                 await registry.list_tags("agents/a")
-        assert loop.time() - began < 1.0
+        stopwatch.check(1)
 
 
 class _CountingClient(HttpClient):

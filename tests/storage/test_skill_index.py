@@ -69,6 +69,36 @@ def test_texts_come_back_as_they_were_put(index: TextIndex) -> None:
     )
 
 
+def test_all_skills_of_a_few_listings_that_have_a_stem_are_found(index: TextIndex, path: Path) -> None:
+    put(index, PLAN, CODE, listing("c", Skill("plan_trip", "Plans a trip")))
+    indexes = [index]
+    if isinstance(index, SqliteTextIndex):
+        indexes.append(SqliteTextIndex(path, rows_per_listing=0))
+    for one in indexes:
+
+        def find(*stems: str, ids: tuple[ListingKey, ...] = (PLAN.id, CODE.id), seen: Any = ANY) -> list[str]:
+            texts = one.list_matching(ids, stems, (), seen, limit=9)  # noqa: B023
+            return sorted(text.skill_id for text in texts)
+
+        assert find("plan") == ["create_plan", "write"]
+        assert find("code", "nowhere") == ["run", "write"]
+        assert find("code", seen=("mesh",)) == ["write"]
+        assert find("plan", ids=(ListingKey("home", "gone"), CODE.id)) == ["write"]
+        assert find("nowhere") == find() == find("plan", ids=()) == []
+        assert [*one.list_matching([PLAN.id], ["plan"], [], ANY, limit=9)] == [*render_text(PLAN).skills]
+        assert not one.list_matching([PLAN.id], ["code"], [], ANY, limit=9)
+        (best,) = one.list_matching([PLAN.id, CODE.id], ["code", "plan"], [], ANY, limit=1)
+        assert best.skill_id == "write", "it has both"
+        index.remove([PLAN.id])
+        assert find("plan") == ["write"]
+        put(index, PLAN)
+        assert find("plan") == ["create_plan", "write"]
+        expanded = one.list_matching([PLAN.id, CODE.id], ["nowhere"], ["run"], ANY, limit=9)
+        assert [text.skill_id for text in expanded] == ["run"]
+    for one in indexes[1:]:
+        one.close()
+
+
 def test_a_candidate_shares_a_stem_that_was_asked_or_expanded(index: TextIndex) -> None:
     put(index, PLAN, CODE)
     assert candidates(index, "plan") == ["create_plan", "write"]

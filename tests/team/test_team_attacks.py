@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.core.errors import BusyError, InvalidSettingError, StorageFullError, TeamRefusedError
+from retinue.core.errors import BusyError, InvalidSettingError, TeamRefusedError
 from retinue.oci.codec.reference import digest_of
 from retinue.processes.environment import fill_variables
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
@@ -175,24 +175,6 @@ async def test_a_killed_unpacking_leaves_nothing_that_is_used(state: State) -> N
         assert not half.exists()
         store.install("words", digest, {"files/a/b": b"1", "config.json": b"{}"})
     assert (store.folder_of("words", digest) / "files" / "a" / "b").read_bytes() == b"1"
-
-
-async def test_a_full_disk_leaves_no_file_of_a_digest(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = TeamStore(state)
-    written: list[Path] = []
-
-    def write(path: Path, content: bytes) -> int:
-        if written:
-            raise OSError(28, "no space left")
-        written.append(path)
-        return 0
-
-    with store.changing("words"):
-        monkeypatch.setattr(Path, "write_bytes", write)
-        monkeypatch.setattr(Path, "chmod", lambda *_: None)
-        with pytest.raises(StorageFullError):
-            store.install("words", "sha256:" + "1" * 64, {"a": b"1", "b": b"2"})
-    assert [path.name for path in (store.root / "words").iterdir()] == [".lock"]
 
 
 async def test_a_layout_file_carries_team_and_signature(

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.commands.teams.source import convert_settings
+from retinue.runtime.commands.teams.source import convert_settings, read_source
 from retinue.team.definition import parse_definition
 from retinue.team.from_config import convert_config
+from tests.team.conftest import WriteTeam
 
 SETTINGS = b"""
 database = "postgresql://user:secret@db/retinue"
@@ -124,6 +125,46 @@ args = ["files@1.2.3", "--token", "hunter2"]
         *("agents[0].env.DB_PASSWORD", "agents[0].env.TOKENIZER_PATH", "imports.api.headers.X-Api-Key"),
         *("imports.query", "imports.user", "imports.files.args"),
     }
+
+
+def test_a_url_with_a_password_becomes_a_secret_and_pack_refuses_one_that_is_written() -> None:
+    settings = b"""
+[[agents]]
+target = "agents/word/agent.py"
+env = { STORE = "postgres://me:hunter2@db/words", PLAIN = "postgres://me@db/words", OWN = "x://me:${PW}@db" }
+[imports.files]
+command = "npx"
+args = ["files@1.2.3"]
+env = { STORE = "https://hunter2@store.example", HOOK = "https://hook.example/?token=hunter2&page=2" }
+[imports.more]
+command = "npx"
+args = ["files@1.2.3", "redis://:hunter2@cache"]
+server = "https://me:hunter2@api.example"
+"""
+    conversion = convert_config(settings, "editorial")
+    team = parse_definition(conversion.text.encode())
+    assert "hunter2" not in conversion.text + "".join(conversion.left_out)
+    assert team.agents[0].env == {
+        "STORE": "${STORE}", "PLAIN": "postgres://me@db/words", "OWN": "x://me:${PW}@db"
+    }  # fmt: skip
+    assert team.imports["files"].env == {"STORE": "${FILES_STORE}", "HOOK": "${HOOK}"}
+    assert {*team.secrets} == {"STORE", "FILES_STORE", "HOOK", "PW"}
+    assert (team.imports["more"].args, team.imports["more"].server) == ((), None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'env = { STORE = "postgres://me:hunter2@db/words" }\n',
+        '[imports.api]\nurl = "https://api.example/mcp?api_key=hunter2"\n',
+        '[llm.own]\nmodel = "m-1"\nbase_url = "https://me:hunter2@models.example/v1"\n',
+    ],
+)
+def test_pack_refuses_a_url_with_a_password(write_team: WriteTeam, more: str) -> None:
+    source = read_source(write_team(more=more))
+    with pytest.raises(InvalidSettingError, match="a URL with a password") as refusal:
+        source.check_secrets({})
+    assert "hunter2" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,14 @@ from retinue.core.errors import (
     InputRequiredError,
     InvalidParametersError,
     InvalidSettingError,
+    RetinueError,
     SkillNotOfferedError,
     StepFailedError,
     UnknownRunError,
+    UnknownSkillError,
 )
 from retinue.testing import connect_agents
+from tests.support.thinking import ScriptedModel, think, use
 from tests.system import WAIT_S
 
 FLOW = {
@@ -145,3 +148,28 @@ async def test_a_run_is_followed_and_signalled() -> None:
             await failing.result()
         with pytest.raises(UnknownRunError):
             await mesh.run("nobody").result()
+
+
+async def test_runs_are_listed_by_the_status_that_they_show() -> None:
+    model = ScriptedModel(*[use(("word-agent__count_words", {"text": f"{n}"})) for n in range(5)])
+    limited = think(tools=["count_words"], limits={"turns": 1})
+    broken = {"name": "broken", "steps": [{"id": "a", "skill": "fail"}]}
+    async with connect_agents(word_agent(), model.agent) as mesh:
+        for definition, run_id in ((limited, "limited"), (broken, "failed")):
+            run = await mesh.start(definition, id=run_id)
+            with pytest.raises(RetinueError):
+                await run.result()
+        for status in ("limited", "failed"):
+            assert [(row["run"], row["status"]) for row in await mesh.runs(status=status)] == [
+                (status, status)
+            ]
+        assert len(await mesh.runs()) == 2
+
+
+async def test_what_a_mesh_in_memory_does_not_have_is_no_matter_of_tokens() -> None:
+    async with connect_agents(word_agent()) as mesh:
+        for use_hub in (mesh.imports, mesh.schedules):
+            with pytest.raises(UnknownSkillError, match="in memory") as refused:
+                await use_hub()
+            assert "token" not in refused.value.remedy
+            assert "retinue.connect()" in refused.value.remedy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -10,6 +12,7 @@ from retinue.core.call import MAX_WRITER_CHARACTERS, TextPiece
 from retinue.mesh.channel import NullChannel
 from retinue.workflows.run_progress import (
     KEPT_CHARACTERS,
+    KEPT_TEXTS,
     WATCHED_RUNS,
     WATCHED_S,
     RunProgress,
@@ -35,7 +38,7 @@ def progress(clock: Clock) -> RunProgress:
     return RunProgress(clock)
 
 
-def texts(reports: tuple[StepReport, ...] | list[StepReport]) -> list[tuple[str, int, str]]:
+def texts(reports: Sequence[StepReport]) -> list[tuple[str, int, str]]:
     """Step, place and text of each piece."""
     return [(one.step, one.piece.at, one.piece.text) for one in reports if one.piece is not None]
 
@@ -54,6 +57,48 @@ async def test_the_step_of_a_run_that_is_not_watched_has_no_channel(progress: Ru
     progress.watch("r")
     assert progress.open_channel("r", "plan").capabilities == {"progress"}
     assert type(progress.open_channel("other", "plan")) is NullChannel
+
+
+async def test_a_reader_who_comes_in_the_middle_gets_the_text_of_the_model_from_its_beginning(
+    progress: RunProgress,
+) -> None:
+    with progress.keep_text("r/child", "turn-1/model") as channel:
+        assert channel.capabilities == {"progress"}
+        for number in range(1_000):
+            await channel.stream_text(TextPiece(f"{number:4}", 4 * number, "claude"))
+        progress.watch("other")
+        assert not progress.list_after("r", 0)
+        progress.watch("r")
+        whole = "".join(f"{number:4}" for number in range(1_000))
+        assert texts(progress.list_after("r", 0)) == [("child/turn-1/model", 0, whole)]
+        await channel.stream_text(TextPiece("!", 4_000, "claude"))
+        progress.watch("r")
+        assert texts(progress.list_after("r", 0)) == [("child/turn-1/model", 0, f"{whole}!")]
+
+
+async def test_of_a_long_text_its_end_is_kept_and_of_two_texts_the_second(progress: RunProgress) -> None:
+    with progress.keep_text("r", "model") as channel:
+        await channel.stream_text(TextPiece("given up", 0, "claude"))
+        for number in range(100):
+            await channel.stream_text(TextPiece("x" * 1_999 + "y", 2_000 * number, "claude"))
+        progress.watch("r")
+    ((_, at, text),) = texts(progress.list_after("r", 0))
+    assert at + len(text) == 200_000
+    assert KEPT_CHARACTERS / 2 < len(text) <= KEPT_CHARACTERS
+    assert text.endswith("xy")
+
+
+async def test_the_texts_of_a_bounded_number_of_calls_are_kept(progress: RunProgress) -> None:
+    with ExitStack() as stack:
+        for number in range(KEPT_TEXTS):
+            assert stack.enter_context(progress.keep_text(f"r{number}", "model")).capabilities
+        with progress.keep_text("more", "model") as channel:
+            assert not channel.capabilities
+        progress.watch("more")
+        with progress.keep_text("more", "model") as channel:
+            assert channel.capabilities
+    with progress.keep_text("r", "model") as channel:
+        assert channel.capabilities
 
 
 async def test_pieces_of_one_text_are_joined_exactly_and_have_their_step(progress: RunProgress) -> None:

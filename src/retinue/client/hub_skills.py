@@ -54,7 +54,7 @@ class HubSkills:
             skill, arguments, timeout_s=limit_s, setting="timeout_s", is_repeatable=is_repeatable, **options
         )
         if outcome.error is not None:
-            raise _explain(rebuild_error(outcome.error), skill)
+            raise _explain(rebuild_error(outcome.error), skill, in_memory=self.client.hub_url is None)
         return outcome.value
 
 
@@ -70,13 +70,18 @@ async def read_agents(read: Callable[[str, Json], Awaitable[Any]], arguments: Js
         arguments["after"] = reply["next"]
 
 
-def _explain(error: RetinueError, skill: str) -> RetinueError:
+def _explain(error: RetinueError, skill: str, *, in_memory: bool) -> RetinueError:
     """Say of a skill that the hub lacks what may be the reason."""
-    if isinstance(error, UnknownSkillError) and error.skill == skill:
+    if not isinstance(error, UnknownSkillError) or error.skill != skill:
+        return error
+    if in_memory:
+        error.message = f"a mesh in memory has no skill {skill} of a hub"
+        error.remedy = "connect to a hub: retinue.connect(); schedules and imports are not in memory"
+    else:
         error.message = f"the hub has no skill {skill} for this caller"
-        error.args = (error.message,)
         error.remedy = (
             "use a token with the scope mesh (retinue token new --scope mesh), "
             "or update Retinue where the hub runs, because an older version lacks the skill"
         )
+    error.args = (error.message,)
     return error

@@ -122,6 +122,13 @@ def is_seconds(timeout_s: object) -> bool:
     return isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s > 0
 
 
+def check_seconds(timeout_s: object) -> None:
+    """Raise InvalidParametersError for what is no time limit."""
+    if not is_seconds(timeout_s):
+        problem = f"timeout_s is {timeout_s!r:.80}, and not a number of seconds above 0"
+        raise InvalidParametersError([Problem("timeout_s", problem)])
+
+
 def _is_over(call: Call, wait_s: float) -> bool:
     """Whether the time of the call is over after the wait."""
     return call.deadline is not None and asyncio.get_running_loop().time() + wait_s >= call.deadline

@@ -14,7 +14,7 @@ from cachetools import LRUCache
 from retinue.client.arguments import as_links, check_options, check_texts, convert, merge_arguments
 from retinue.client.found_skills import FoundSkills
 from retinue.client.hub_skills import HubSkills, read_agents
-from retinue.client.mesh_client import CallOptions, MeshClient, is_seconds
+from retinue.client.mesh_client import CallOptions, MeshClient, check_seconds
 from retinue.client.received_parts import receive, value_with_parts
 from retinue.client.run_handle import RunHandle, lacks_parameter
 from retinue.client.updates import CallerChannel, CallUpdate, QuestionHandler
@@ -176,6 +176,10 @@ class MeshConnection:
         It takes the token of the hub's state, or one of joining its mesh. Raises DefinitionError and
         MalformedArtifactError for faults, and RegistryLoginError for another token.
         """
+        if not isinstance(artifact, str | Mapping):
+            shape = type(artifact).__name__
+            problem = f"artifact is a {shape}, and not a text of YAML or a mapping: read a file first"
+            raise InvalidParametersError([Problem("artifact", problem)])
         if self._choose is None:
             raise InvalidSettingError("publish", "this mesh has no registry", remedy="connect to a hub")
         # imported here, because most programs publish nothing
@@ -389,8 +393,8 @@ class MeshConnection:
         self, *, status: str | None = None, workflow: str | None = None, limit: int = 50
     ) -> list[Row]:
         """The runs, newest first: ``run``, ``workflow``, ``status``, ``started_at`` and more."""
-        arguments = {"status": status, "workflow": workflow, "limit": limit}
-        reply = await self._hub.read("list_runs", {name: value for name, value in arguments.items() if value})
+        arguments = _without_none({"status": status, "workflow": workflow, "limit": limit})
+        reply = await self._hub.read("list_runs", arguments)
         rows: list[Row] = reply["runs"]
         return rows
 
@@ -467,6 +471,7 @@ class MeshConnection:
         ``output`` of the reply is the result; ``agents``, ``duration``, ``fromCache`` and ``usage`` say how
         it was made. ``session`` names a conversation, ``id`` the run. Raises a RetinueError without a model.
         """
+        check_seconds(timeout_s)
         preferences = {"agent": agent, "workflow": workflow, "role": role, "cache": cache}
         options = {"timeout": timeout_s * 1000, "retries": retries, "parallel": parallel}
         arguments = {
@@ -495,9 +500,7 @@ class MeshConnection:
         if arguments is None and used:
             check_options(skill, used, await self._read_schemas(skill))
         timeout_s = chosen.get("timeout_s", self._timeout_s)
-        if not is_seconds(timeout_s):
-            problem = f"timeout_s is {timeout_s!r}, and not a number of seconds above 0"
-            raise InvalidParametersError([Problem("timeout_s", problem)])
+        check_seconds(timeout_s)
         outcome = await self._client.ask(
             skill,
             links,

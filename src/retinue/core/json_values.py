@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from math import isfinite
 from typing import Any
 
 import orjson
 
-from retinue.core.errors import OutOfMemoryError, OutputInvalidError, Problem
+from retinue.core.errors import InvalidParametersError, OutOfMemoryError, OutputInvalidError, Problem
 
 MAX_DEPTH = 128
 """Maximum levels of nesting in received JSON: orjson reads 1,024 but writes only 254."""
+
+_WRITABLE_DEPTH = 254
+"""Maximum levels of nesting that orjson writes."""
 
 
 def decode_json(body: bytes) -> Any:
@@ -44,22 +49,74 @@ def encode_json(value: Any, what: str) -> bytes:
             problem = "an integer beyond 64 bits: send such a number as text"
         raise OutputInvalidError(what, [Problem("", problem)]) from None
     # orjson writes NaN and infinity as null, so they are searched for only where the text has a null.
-    if b"null" in encoded and _has_nonfinite_number(value):
+    if b"null" in encoded and find_nonfinite(value) is not None:
         raise OutputInvalidError(what, [Problem("", "NaN and infinity are not JSON")])
     return encoded
 
 
-def _has_nonfinite_number(value: Any) -> bool:
-    stack = [value]
+def find_nonfinite(value: Any) -> Problem | None:
+    """The problem of a NaN or an infinity in a value that orjson can write; None without one.
+
+    The search needs the time of a walk: search only where the JSON text has a ``null``.
+    """
+    stack: list[tuple[str, Any]] = [("", value)]
     while stack:
-        item = stack.pop()
-        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
-            return True
+        path, item = stack.pop()
+        if isinstance(item, float) and not isfinite(item):
+            name = f"{path} is {item}" if path else str(item)
+            return Problem(path, f"{name}, which is not JSON: send null or a text")
         if isinstance(item, Mapping):
-            stack.extend(item.values())
+            stack.extend((_join(path, key), part) for key, part in item.items())
         elif isinstance(item, (list, tuple)):
-            stack.extend(item)
-    return False
+            stack.extend((_join(path, place), part) for place, part in enumerate(item))
+        elif is_dataclass(item):
+            stack.extend((_join(path, field.name), getattr(item, field.name)) for field in fields(item))
+    return None
+
+
+def find_unencodable(value: Any) -> Problem | None:
+    """The problem of a part that orjson cannot write, such as a set or a mapping with numbers as keys."""
+    stack: list[tuple[str, Any, int]] = [("", value, 0)]
+    while stack:
+        path, item, depth = stack.pop()
+        where = f"{path} is" if path else "the value is"
+        if depth > _WRITABLE_DEPTH:
+            return Problem(path, f"{where} nested deeper than {_WRITABLE_DEPTH} levels")
+        if isinstance(item, Mapping) and not isinstance(item, dict):
+            return Problem(path, f"{where} a {type(item).__name__}, which is not JSON: send a dict")
+        if isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    return Problem(path, f"{where} a dict with the key {key!r:.80}: JSON has texts as keys")
+            stack.extend((_join(path, key), part, depth + 1) for key, part in item.items())
+        elif isinstance(item, (list, tuple)):
+            stack.extend((_join(path, place), part, depth + 1) for place, part in enumerate(item))
+        else:
+            try:
+                orjson.dumps(item)
+            except TypeError as error:
+                return Problem(path, f"{where} {_describe_unencodable(item, error)}")
+    return None
+
+
+def check_encodable(value: Any) -> None:
+    """Raises InvalidParametersError that names the first part of ``value`` that JSON does not have."""
+    problem = find_unencodable(value) or find_nonfinite(value)
+    if problem is not None:
+        raise InvalidParametersError([problem])
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _describe_unencodable(item: object, error: TypeError) -> str:
+    if isinstance(item, int):
+        return "an integer beyond 64 bits: send such a number as text"
+    if isinstance(item, str):
+        return "a text with half of a surrogate pair, which UTF-8 does not have"
+    kind = type(item).__name__
+    return f"a {kind}, which is not JSON" if "serializable" in str(error) else f"a {kind}: {error}"
 
 
 def is_nested_deeper(raw: bytes, value: Any, max_depth: int = MAX_DEPTH) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -12,6 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
+from retinue.core.json_values import find_nonfinite
 
 
 def to_json(value: Any) -> Any:
@@ -31,19 +34,71 @@ def to_json(value: Any) -> Any:
 
 def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a skill; raises InvalidParametersError for a value that JSON cannot represent."""
+    if not isinstance(arguments, Mapping):
+        shape = type(arguments).__name__
+        raise InvalidParametersError(
+            [Problem("", f"the arguments of {skill} are a {shape}, and not a mapping")]
+        )
     given = dict(arguments)
+    # NaN becomes null in the JSON form
+    if (problem := find_nonfinite(given)) is not None:
+        raise InvalidParametersError([problem])
     try:
         made: dict[str, Any] = _sort_sets(given, to_jsonable_python(given, by_alias=True))
     except (PydanticSerializationError, UnicodeDecodeError) as error:
-        raise InvalidParametersError(
-            [Problem("", f"an argument of {skill} is no JSON value: {error}")]
-        ) from error
+        name = next((name for name, value in given.items() if not _is_json(value)), "")
+        problem = Problem(name, f"argument {name} of {skill} is no JSON value: {error}")
+        raise InvalidParametersError([problem]) from error
     return made
 
 
-def refuse_iterators(function: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise InvalidSettingError for an argument that can be read once only: the digest would exhaust it."""
+def _is_json(value: Any) -> bool:
+    try:
+        to_jsonable_python(value, by_alias=True)
+    except (PydanticSerializationError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def check_function(function: Any) -> None:
+    """Raise InvalidSettingError for what ``run.step`` cannot call."""
+    if callable(function):
+        return
+    if inspect.iscoroutine(function):
+        function.close()  # else Python warns that nobody awaited it
+    raise InvalidSettingError(
+        "run.step",
+        f"{type(function).__name__} is no function",
+        remedy="give the function and its arguments apart: run.step(upload, reviews)",
+    )
+
+
+def check_text(method: str, name: str, value: Any) -> None:
+    """Raise InvalidSettingError for an argument of a method of `Run` that is no text."""
+    if not isinstance(value, str):
+        raise InvalidSettingError(
+            f"run.{method}", f"{name} is {value!r:.80}, and not a text", remedy="give a text"
+        )
+
+
+def check_seconds(method: str, name: str, value: Any) -> None:
+    """Raise InvalidSettingError for a time limit of a method of `Run` that is no number above 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if not is_number or value <= 0:
+        problem = f"{name} is {value!r:.80}, and not a number of seconds above 0"
+        raise InvalidSettingError(f"run.{method}", problem, remedy=f"write {name}=30")
+
+
+def check_own_arguments(function: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Raise InvalidSettingError for an argument of an own function that is not recorded as it is.
+
+    An iterator can be read once only, and the digest would exhaust it. NaN is no JSON.
+    """
     for name, value in [*((f"{n}", value) for n, value in enumerate(args, 1)), *named.items()]:
+        if (problem := find_nonfinite(value)) is not None:
+            raise InvalidSettingError(
+                f"argument {name} of run.step({function})", problem.message, remedy="give null or a text"
+            )
         if (iterator := _find_iterator(value)) is not None:
             raise InvalidSettingError(
                 f"argument {name} of run.step({function})",

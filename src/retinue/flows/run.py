@@ -15,7 +15,13 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError, StepFailedError
-from retinue.flows.arguments import arguments_as_json, refuse_iterators
+from retinue.flows.arguments import (
+    arguments_as_json,
+    check_function,
+    check_own_arguments,
+    check_seconds,
+    check_text,
+)
 from retinue.flows.children import make_child
 from retinue.flows.options import StepOptions, make_step, read_retry, read_time
 from retinue.flows.steps import (
@@ -55,6 +61,7 @@ T = TypeVar("T")
 
 _CHANGE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CLOCK_S = 60.0
+_LONGEST_SLEEP_S = 100 * 366 * 86_400.0
 _UNITS = ("seconds", "minutes", "hours", "days")
 _OPTIONS = ("agent", "version", "timeout_s", "retry", "into", "name")
 DEFAULT_WAIT = "24h"
@@ -114,6 +121,11 @@ class Run:
         mapping. ``retry`` is the number of attempts, each limited to ``timeout_s``; ``into`` a type of the
         value, such as a dataclass. Raises the error of a failed call, of its own class (a RetinueError).
         """
+        check_text("call", "skill", skill)
+        for option, text in (("agent", agent), ("version", version), ("name", name)):
+            if text is not None:
+                check_text("call", option, text)
+        check_seconds("call", "timeout_s", timeout_s)
         if arguments is not None and fields:
             raise InvalidSettingError(
                 f"run.call of {skill}",
@@ -209,6 +221,9 @@ class Run:
         timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     ) -> StepOptions:
         """Options of an own function: ``run.options(retry=3).step(upload, plans)``."""
+        if name is not None:
+            check_text("options", "name", name)
+        check_seconds("options", "timeout_s", timeout_s)
         return StepOptions(self._plan_own, name, read_retry(retry), timeout_s)
 
     @property
@@ -299,10 +314,10 @@ class Run:
     ) -> None:
         """Sleep; time that passes while the run is interrupted counts."""
         for unit, number in zip(_UNITS, (seconds, minutes, hours, days), strict=True):
-            if not isinstance(number, int | float):
-                raise InvalidSettingError(
-                    "run.sleep", f"{number!r} is not a number of {unit}", remedy=f"write run.sleep({unit}=5)"
-                )
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if not is_number or not 0 <= number <= _LONGEST_SLEEP_S:
+                problem = f"{unit} is {number!r:.80}, and not a number of {unit} from 0 on"
+                raise InvalidSettingError("run.sleep", problem, remedy=f"write run.sleep({unit}=5)")
         total_s = seconds + 60 * minutes + 3600 * hours + 86_400 * days
         step = make_step(
             "sleep", self._names.take(name or "sleep"), {"wait": {"for": render_duration(total_s)}}
@@ -346,6 +361,8 @@ class Run:
         ``into`` is the type that the value must have, or its JSON Schema. ``timeout`` is a text such as
         ``8h``, or seconds. Raises CallTimedOutError.
         """
+        check_text("receive", "topic", topic)
+        check_text("receive", "message", message)
         schema, read = (None, None) if into is None else make_form(into)
         wait = {"topic": topic, "message": message, "schema": schema, "timeout": read_time(timeout)}
         path = self._names.take(name or topic)
@@ -382,6 +399,7 @@ class Run:
         The question waits with the run and is answered as a signal: its topic is the name of the step,
         ``answer``, ``answer-2`` and so on. Raises CallTimedOutError.
         """
+        check_text("elicit", "message", message)
         path = self._names.peek(name)
         return await self.receive(path, into, timeout=timeout, message=message, name=name)
 
@@ -398,6 +416,7 @@ class Run:
         with this run. Raises the error of its failed step, UnknownWorkflowError, InvalidParametersError and
         PolicyDeniedError.
         """
+        check_text("workflow", "workflow", workflow)
         given = {} if input is None else arguments_as_json(workflow, input)
         perform = make_child(self._library, self._tools, workflow, given)
         mark = mark_of("workflow", workflow, given)
@@ -429,6 +448,7 @@ class Run:
         A function that is begun again adds each line once. Lines belong between steps: an own function
         returns what is to be said. Of a run 10,000 lines are kept.
         """
+        check_text("log", "message", message)
         await self._context.log(message, level, data)
 
     async def patched(self, change: str) -> bool:
@@ -445,6 +465,7 @@ class Run:
         ...         await run.call("weigh")
         ...     await run.call("ship")
         """
+        check_text("patched", "change", change)
         if not _CHANGE.fullmatch(change):
             raise InvalidSettingError(
                 "run.patched",
@@ -470,6 +491,7 @@ class Run:
         It takes effect at once, so that it need not be awaited, but may be.
         It is made as the ``compensate`` of a step in YAML: ``retinue runs resume`` repeats one that failed.
         """
+        check_text("undo", "skill", skill)
         path = self._names.take(name or skill)
         call: dict[str, Any] = {"skill": skill}
         if agent is not None:
@@ -496,9 +518,10 @@ class Run:
         named: Mapping[str, Any],
     ) -> PlannedStep[Any]:
         """The step of an own function."""
+        check_function(function)
         perform = make_own(function, args, named, timeout_s=options.timeout_s, retry=options.retry)
         wanted = name_of(function)
-        refuse_iterators(wanted, args, named)
+        check_own_arguments(wanted, args, named)
         return self._plan(options.name or wanted, mark_of("step", wanted, args, named), perform)
 
     def _plan(self, wanted: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from hashlib import sha256
@@ -17,12 +18,15 @@ from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.errors import InvalidSettingError
 from retinue.flows.run import Run
 from retinue.flows.source_digest import digest_source
-from retinue.workflows.definitions.definition import CodeDefinition, CodeReference, Schedule
+from retinue.workflows.definitions.definition import CodeDefinition, CodeReference
 from retinue.workflows.definitions.documents import Document, Place
 from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.definitions.starts import Schedule
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 
 Function = Callable[..., Awaitable[Any]]
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,14 @@ def workflow(
     (['who'], 'Greets by an agent.')
     """
 
+    if schedule is None and (timezone != "UTC" or input is not None):
+        name_of_option = "timezone" if timezone != "UTC" else "input"
+        raise InvalidSettingError(
+            name_of_option,
+            "it belongs to a schedule",
+            remedy=f"give a schedule, or leave {name_of_option} out",
+        )
+    _check_digests(continues)
     rule = _make_schedule(schedule, timezone, input)
 
     def make(given: Function) -> CodeWorkflow:
@@ -192,9 +204,25 @@ def _make_schedule(schedule: str | Mapping[str, Any] | None, timezone: str, give
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         text = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-        raise InvalidSettingError(
-            "schedule", text, remedy='write five fields, as in schedule="0 2 * * *"'
-        ) from error
+        field = "timezone" if "time zone" in text else "schedule"
+        remedy = "correct it" if field == "timezone" else 'write five fields, as in schedule="0 2 * * *"'
+        raise InvalidSettingError(field, text, remedy=remedy) from error
+
+
+def _check_digests(continues: object) -> None:
+    """Raise InvalidSettingError for digests of another form, which would let runs wait in silence."""
+    if not isinstance(continues, str) and isinstance(continues, Iterable):
+        wrong = [
+            digest for digest in continues if not isinstance(digest, str) or not _DIGEST.fullmatch(digest)
+        ]
+        if not wrong:
+            return
+        problem = f"{wrong[0]!r:.80} is no digest"
+    else:
+        problem = f"it is a {type(continues).__name__}, and not a tuple of digests"
+    raise InvalidSettingError(
+        "continues", problem, remedy='write ("sha256:…",), as retinue workflows check OLD.py prints it'
+    )
 
 
 def find_place(function: Function) -> SourcePlace:

@@ -18,12 +18,14 @@ from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 
 Json = dict[str, Any]
 
 RELAYS = ("call_skill", "call_read_only_skill")
+
+ExpectCall = Callable[[str, str, str], None]
+"""Takes the trace of a call, its skill, and the search that it names ("" = none); `SearchHistory.expect`."""
 
 _MAX_NAMED = 5
 
@@ -77,8 +79,8 @@ def _check_read_only(directory: Directory, skill: str, candidates: Sequence[Entr
     raise error
 
 
-def add_call_skills(agent: Agent, directory: Directory, access: Access, history: SearchHistory) -> None:
-    """Add ``call_skill`` and ``call_read_only_skill``."""
+def add_call_skills(agent: Agent, directory: Directory, access: Access, expect: ExpectCall) -> None:
+    """Add ``call_skill`` and ``call_read_only_skill``; ``expect`` is told of a call that names its search."""
 
     @agent.skill(expose=True, timeout_s=_RELAYED_S)
     async def call_skill(
@@ -90,7 +92,7 @@ def add_call_skills(agent: Agent, directory: Directory, access: Access, history:
         search: str = "",
     ) -> Any:
         """Calls a skill with the caller's own rights."""
-        history.expect(ctx.trace.id, skill, search)
+        expect(ctx.trace.id, skill, search)
         return _answer_of(await ctx.relay(skill, arguments or {}, agent=agent, version=version))
 
     @agent.skill(expose=True, read_only=True, timeout_s=_RELAYED_S)

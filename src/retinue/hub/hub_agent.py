@@ -187,7 +187,7 @@ def hub_agent(
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
 
-    add_call_skills(agent, directory, access, mesh.history)
+    add_call_skills(agent, directory, access, mesh.history.expect)
     add_agent_skills(agent, directory, access, stats_of)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access, mesh.exams)

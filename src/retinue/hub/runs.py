@@ -37,7 +37,15 @@ from retinue.workflows.definitions.think import read_extension
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import RunCode, explain_missing
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import Extension, RunEvent, RunRecord, StepRecord, as_json, check_run_id
+from retinue.workflows.runs.records import (
+    Extension,
+    RunEvent,
+    RunRecord,
+    RunStatus,
+    StepRecord,
+    as_json,
+    check_run_id,
+)
 from retinue.workflows.runs.tree import draw_tree, list_effects
 
 Json = dict[str, Any]
@@ -81,15 +89,21 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
     async def list_runs(
         ctx: Context,
         status: Annotated[
-            Literal["running", "done", "failed", "cancelled"] | None,
+            Literal["running", "done", "failed", "cancelled", "limited"] | None,
             Field(description="Only these"),
         ] = None,
         workflow: Annotated[str | None, Field(description="Only its runs")] = None,
-        limit: Annotated[int, Field(description="Newest first", ge=1, le=1000)] = _LISTED,
+        limit: Annotated[int, Field(ge=1, le=1000)] = _LISTED,
     ) -> Json:
         """Lists the runs, newest first."""
-        accept = access.filter(ctx.principal)
-        records = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
+        may_see = access.filter(ctx.principal)
+
+        def accept(record: RunRecord) -> bool:
+            return may_see(record) and (status is None or record.shown_status == status)
+
+        # a run that a limit ended is stored as failed
+        stored: RunStatus | None = "failed" if status == "limited" else status
+        records = await runs.list_all(status=stored, name=workflow, limit=limit, accept=accept)
         rows = await render(records, ctx)
         running = [pair for pair in zip(records, rows, strict=True) if pair[0].status == "running"]
         for record, row in running[:_READ_FOR_WAITS]:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from filelock import FileLock
 
 from retinue.core.allowance import Allowance
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
-from retinue.storage.files import file_mode, replace_file, storage_errors
+from retinue.storage.files import file_mode, hold_lock, replace_file, storage_errors
 from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
 MIN_ANSWER_TOKENS = 256
@@ -277,7 +276,7 @@ class Ledger:
         with storage_errors(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = file_mode(self._path.parent)
-        with storage_errors(self._path), FileLock(f"{self._path}.lock", mode=mode):
+        with storage_errors(self._path), hold_lock(Path(f"{self._path}.lock"), mode=mode):
             day = self._read_day()
             _add(day, reservation.run_id, used)
             document = {

@@ -15,10 +15,11 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from retinue.core.errors import DefinitionError
+from retinue.core.errors import DefinitionError, SchemaRefusedError
 from retinue.core.json_values import name_shape
 from retinue.core.text import fence, suggest
 from retinue.markdown.foreign_names import read_model, read_tool, split_tools
+from retinue.mesh.schema.checks import compile_schema
 from retinue.thinking.toolbox import SEARCH
 from retinue.workflows.definitions.checks import render_fault
 from retinue.workflows.definitions.documents import Document, Path, read_text
@@ -175,6 +176,10 @@ class _Reader:
         self._keys: Mapping[str, Any] = document.value
         self._content = content
         self._warnings: list[str] = []
+        try:
+            orjson.dumps(self._keys, option=orjson.OPT_NON_STR_KEYS, default=str)
+        except TypeError as error:  # YAML can write what no card and no request can have
+            raise self._fault((), f"the front matter is not JSON: {error}", "write plain values") from None
         own = self._keys.get(OWN_KEY)
         if own is not None and not isinstance(own, Mapping):
             raise self._fault((OWN_KEY,), f"it is {name_shape(own)}", "write keys below it")
@@ -228,12 +233,15 @@ class _Reader:
             ]
         self._set_turns(options, paths)
         try:
-            return Think.model_validate(options)
+            think = Think.model_validate(options)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             loc = fault["loc"] or ("instructions",)
             where = paths.get(".".join(map(str, loc))) or (*paths.get(str(loc[0]), ()), *loc[1:])
             raise render_fault(self._document, fault, where, FORM) from None
+        if think.output is not None:
+            self._check_schema("output", think.output)
+        return think
 
     def _set_turns(self, options: Json, paths: dict[str, Path]) -> None:
         key = next((key for key in _TURNS_KEYS if self._keys.get(key) is not None), None)
@@ -260,7 +268,10 @@ class _Reader:
         if isinstance(value, str):
             value = list(split_tools(value))
         if isinstance(value, Mapping):
-            value = [tool for tool, is_on in value.items() if is_on is True]
+            for tool, is_on in value.items():
+                if not isinstance(is_on, bool):
+                    raise self._fault((key, tool), f"it is {name_shape(is_on)}", "write true or false")
+            value = [tool for tool, is_on in value.items() if is_on]
         if value is not None and not isinstance(value, list):
             raise self._fault((key,), f"it is {name_shape(value)}", "write tools in a list, or with commas")
         skills: dict[str, None] = {}
@@ -283,7 +294,14 @@ class _Reader:
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
             problem = f"it is {name_shape(schema)}, no JSON Schema of an object"
             raise self._fault((OWN_KEY, "input"), problem, "write {type: object, properties: {…}}")
+        self._check_schema("input", schema)
         return {"type": "object", **schema}
+
+    def _check_schema(self, key: str, schema: Any) -> None:
+        try:
+            compile_schema(schema, key)
+        except SchemaRefusedError as error:
+            raise self._fault((OWN_KEY, key), error.message, error.remedy) from None
 
     def _examples(self) -> tuple[str, ...]:
         examples = self._own.get("examples")

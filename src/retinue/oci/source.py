@@ -76,7 +76,7 @@ class ReadAhead:
     """Pulls artifacts from ``registry``: ``references`` (with digests) in batches, all others one by one.
 
     The first caller that needs a missing artifact fetches the next batch for all callers. Fewer than two
-    batches of fetched artifacts are kept in memory.
+    batches of fetched artifacts are kept in memory, and the next batch is on its way while one is read.
     """
 
     def __init__(self, registry: Registry, references: Iterable[Reference]) -> None:
@@ -110,7 +110,7 @@ class ReadAhead:
 
     @property
     def _has_room(self) -> bool:
-        return bool(self._waiting) and len(self._fetched) < BATCH // 2
+        return bool(self._waiting) and len(self._fetched) < BATCH
 
     async def _fetch(self) -> None:
         batch = list(islice(self._waiting.values(), BATCH))

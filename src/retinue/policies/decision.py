@@ -326,14 +326,18 @@ class _SkillPolicies:
 
 
 def _find_agent(policy: Policy) -> str | None:
-    """The agent that the scope of a policy names; None where it may be about several."""
+    """The agent that the scope of a policy names, as in the ids of items; None for possibly several."""
     entity = policy.scope_entity
     if entity is None:
         return None
     if entity.type == AGENT:
-        return entity.id
-    is_item = entity.type in (SKILL, RESOURCE, PROMPT)
-    return entity.id.partition("/")[0].replace("%2F", "/") if is_item else None
+        return _quote(entity.id)
+    return entity.id.partition("/")[0] if entity.type in (SKILL, RESOURCE, PROMPT) else None
+
+
+def _quote(agent: str) -> str:
+    """The name of an agent as it stands in the ids of its items."""
+    return agent.replace("/", "%2F")
 
 
 RunInThread = Callable[[Callable[[], object]], Awaitable[object]]
@@ -355,14 +359,17 @@ class Engine:
     _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
     reads_sources: bool = field(init=False)
     """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
+    reads_channel: bool = field(init=False)
+    """Whether some policy reads whether the client of a call can ask its person."""
     masked_agents: frozenset[str] | None = field(init=False)
-    """The agents whose values some policy may mask; None for any agent."""
+    """The agents, as in ids of items, whose values some policy may mask; None for any agent."""
     bound_agents: frozenset[str] = field(init=False)
     """The agents of teams whose policies bind their calls."""
 
     def __post_init__(self) -> None:
         policies = self.policies.policies
         self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.reads_channel = any("can_ask" in policy.facts for policy in policies)
         self.bound_agents = frozenset(name for policy in policies for name in policy.agents or ())
         masking = [policy for policy in policies if policy.effect == "redact" and not policy.is_watched]
         names = [_find_agent(policy) for policy in masking]
@@ -375,7 +382,7 @@ class Engine:
 
     def masks(self, agent: str) -> bool:
         """Whether some policy may mask values of an agent."""
-        return self.masked_agents is None or normalize(agent) in self.masked_agents
+        return self.masked_agents is None or _quote(normalize(agent)) in self.masked_agents
 
     @property
     def narrows_lists(self) -> bool:
@@ -409,12 +416,11 @@ class Engine:
         cut = self._cut(facts.resource, facts.action, facts.caller.id)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts)
-        decision = cut.enforced.decide(facts, entities)
+        decision = self._decide(cut.enforced, facts)
         if cut.with_watched is None:
             return decision
         try:
-            other = cut.with_watched.decide(facts, entities)
+            other = self._decide(cut.with_watched, facts)
         except Exception as error:  # noqa: BLE001 - a watched policy never fails a call
             other = Decision("deny", problem=f"{type(error).__name__}: {error}")
         if other.verdict == decision.verdict:
@@ -429,7 +435,16 @@ class Engine:
             if len(self._parts) >= _KEPT:
                 self._parts.clear()
             cut = self._parts[key] = _Cut.make(policies, permits=permits)
-        return cut.decide(facts, self._render(facts))
+        return self._decide(cut, facts)
+
+    def _decide(self, cut: _Cut, facts: CallFacts) -> Decision:
+        if cut.rules is None and cut.obligations is None:
+            return ALLOWED
+        try:
+            entities = self._render(facts)
+        except TypeError as error:  # half of a surrogate pair in a name has no form in UTF-8
+            return Decision("deny", problem=f"a name in the call is no Unicode text: {error}")
+        return cut.decide(facts, entities)
 
     def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill and caller read."""

@@ -31,6 +31,7 @@ from retinue.core.errors import (
     RemoteFaultError,
     RetinueError,
 )
+from retinue.core.json_values import find_nonfinite, find_unencodable
 from retinue.core.parts import read_parts
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
@@ -237,7 +238,12 @@ async def execute(
         body = render_request(target.skill, call.arguments)
     except TypeError as error:
         outgoing.record_usage(0)
-        raise InvalidParametersError([Problem("", f"the arguments are not JSON: {error}")]) from error
+        problem = find_unencodable(call.arguments) or Problem("", f"the arguments are not JSON: {error}")
+        raise InvalidParametersError([problem]) from error
+    # orjson writes NaN and infinity as null
+    if b"null" in body and (nonfinite := find_nonfinite(call.arguments)) is not None:
+        outgoing.record_usage(0)
+        raise InvalidParametersError([nonfinite])
     request: Any = partial(http.request, "POST")
     if channel is not None and "progress" in channel.capabilities:
         # imported here, because a client command never needs it

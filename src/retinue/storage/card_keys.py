@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from filelock import FileLock
 
 from retinue.cards.signatures import SigningKey, TrustedKeys, read_keys
 from retinue.core.errors import InvalidSettingError, StateDamagedError
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import hold_lock, replace_file, storage_errors
 
 OWN = "this state"
 """The owner of the state's own key."""
@@ -41,7 +40,7 @@ class CardKeys:
             return own_key
         with storage_errors(path):
             self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(self._keys / ".lock", mode=_PRIVATE):
+            with hold_lock(self._keys / ".lock", mode=_PRIVATE):
                 if (own_key := self._find_own()) is not None:
                     return own_key
                 made = SigningKey.create()
@@ -85,7 +84,7 @@ class CardKeys:
         path = self._keys / _TRUSTED
         with storage_errors(path):
             self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(self._keys / ".lock", mode=_PRIVATE):
+            with hold_lock(self._keys / ".lock", mode=_PRIVATE):
                 kept = dict(_read_object(path))
                 kept.pop(name, None)
                 if document is not None:

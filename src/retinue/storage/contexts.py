@@ -7,17 +7,17 @@ works with one list of hubs in every folder. ``local`` stands for the hub of the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import orjson
-from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError, StateError
 from retinue.core.text import suggest
-from retinue.storage.files import OTHERS, replace_file, storage_errors
+from retinue.storage.files import OTHERS, hold_lock, replace_file, storage_errors
 
 LOCAL = "local"
 _FILE = "contexts.json"
@@ -113,7 +113,7 @@ class ContextFile:
                 remedy="choose another: letters, digits and -, at most 64",
             )
         checked = replace(context, url=check_hub_url(context.url, "URL"))
-        with self._locked() as lock:
+        with self._locked():
             contexts = self.read()
             if name in contexts.by_name:
                 raise InvalidSettingError(
@@ -121,54 +121,42 @@ class ContextFile:
                     f"the context {name} exists, with {contexts.by_name[name].url}",
                     remedy=f"remove it first: retinue context remove {name}",
                 )
-            lock.write(replace(contexts, by_name={**contexts.by_name, name: checked}))
+            self._write(replace(contexts, by_name={**contexts.by_name, name: checked}))
 
     def use(self, name: str) -> HubContext | None:
         """Use a context from now on; None for ``local``. Raises InvalidSettingError."""
-        with self._locked() as lock:
+        with self._locked():
             contexts = self.read()
             context = None if name == LOCAL else contexts.find(name)
-            lock.write(replace(contexts, current=None if context is None else name))
+            self._write(replace(contexts, current=None if context is None else name))
         return context
 
     def remove(self, name: str) -> bool:
         """Remove a context; True if it was in use. Raises InvalidSettingError."""
-        with self._locked() as lock:
+        with self._locked():
             contexts = self.read()
             contexts.find(name)
             left = {other: context for other, context in contexts.by_name.items() if other != name}
             is_current = contexts.current == name
-            lock.write(HubContexts(left, None if is_current else contexts.current))
+            self._write(HubContexts(left, None if is_current else contexts.current))
         return is_current
 
-    def _locked(self) -> _Lock:
-        return _Lock(self.path)
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The lock of the file while it is changed."""
+        with storage_errors(self.path):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with hold_lock(Path(f"{self.path}.lock"), mode=0o600):
+            yield
 
-
-class _Lock:
-    """The lock of the file while it is changed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> _Lock:
-        with storage_errors(self._path):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = FileLock(f"{self._path}.lock", mode=0o600)
-            self._lock.acquire()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-    def write(self, contexts: HubContexts) -> None:
+    def _write(self, contexts: HubContexts) -> None:
         rows = {
             name: {"url": context.url, **({} if context.token is None else {"token": context.token})}
             for name, context in contexts.by_name.items()
         }
         document = {**({} if contexts.current is None else {"current": contexts.current}), "contexts": rows}
-        with storage_errors(self._path):
-            replace_file(self._path, orjson.dumps(document, option=orjson.OPT_INDENT_2), mode=0o600)
+        with storage_errors(self.path):
+            replace_file(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2), mode=0o600)
 
 
 def check_hub_url(text: str, field: str) -> str:

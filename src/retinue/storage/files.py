@@ -1,7 +1,7 @@
 """Replaces files atomically by write and rename, so that no reader sees a partial file.
 
-`storage_errors` converts an OSError to a StateError that names the path, StorageFullError when the disk is
-full.
+`hold_lock` serialises the changes of several processes. `storage_errors` converts an OSError to a StateError
+that names the path, StorageFullError when the disk is full.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pathlib import Path
 from retinue.core.errors import StateError, StorageFullError
 
 TEMPORARY_SUFFIX = ".tmp"
+LOCK_WITHIN_S = 10.0
+"""Seconds to wait for a lock file, which other processes hold for milliseconds."""
+
 _ROOM_BYTES = 65_536
 _BUSY_TIMEOUT_S = 5.0
 _BUSY_PAUSE_S = 0.01
@@ -39,6 +42,50 @@ def storage_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def hold_lock(path: Path, *, mode: int, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
+    """Hold the lock file ``path`` among processes; it is created with ``mode``.
+
+    Raises StateError that names the process if another one holds it for longer than ``within_s``.
+    """
+    # imported here, because readers of files need no lock
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, mode=mode)
+    try:
+        lock.acquire(timeout=within_s)
+    except Timeout:
+        holder = _find_holder(path)
+        if holder is None:
+            name, remedy = "another process", f"end the process that holds it, which fuser {path} shows"
+        else:
+            name = f"process {holder}"
+            remedy = f"end process {holder}, or let it go on if it is stopped (kill -CONT {holder})"
+        raise StateError(
+            f"{name} has held {path} for more than {within_s:g} seconds", remedy=f"{remedy}, and try again"
+        ) from None
+    except OSError:
+        with storage_errors(path):
+            raise
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _find_holder(path: Path) -> int | None:
+    """The process that holds a lock file, where the kernel tells it (Linux)."""
+    with suppress(OSError, ValueError):
+        status = path.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        for line in Path("/proc/locks").read_text("ascii").splitlines():
+            # "5: FLOCK  ADVISORY  WRITE 16002 fe:00:2908529 0 EOF"; a line with an arrow is of one that waits
+            match line.split():
+                case [_, "FLOCK", _, _, process, locked, *_] if locked == place and int(process) > 0:
+                    return int(process)
+    return None
+
+
 def check_room(folder: Path) -> None:
     """Write a small file into a folder and remove it; raises OSError where there is no room.
 
@@ -46,7 +93,7 @@ def check_room(folder: Path) -> None:
     """
     path = folder / f".room.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
     try:
-        _write_new(path, bytes(_ROOM_BYTES), _PRIVATE_FILE)
+        write_file(path, bytes(_ROOM_BYTES), _PRIVATE_FILE)
     finally:
         path.unlink(missing_ok=True)
 
@@ -170,7 +217,7 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None, sync: bool
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
     try:
-        _write_new(temporary, data, file_mode(path.parent) if mode is None else mode)
+        write_file(temporary, data, file_mode(path.parent) if mode is None else mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -205,7 +252,8 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
+def write_file(path: Path, data: bytes, mode: int) -> None:
+    """Write a new file and fsync it; `sync_folder` makes its name durable, too. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         write_all(descriptor, data)

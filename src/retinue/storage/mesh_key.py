@@ -18,10 +18,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import orjson
-from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import hold_lock, replace_file, storage_errors
 
 JOIN_VARIABLE = "RETINUE_JOIN"
 JOIN_PREFIX = "rtnj_"
@@ -54,7 +53,7 @@ def mesh_key(keys: Path) -> bytes:
         return key
     with storage_errors(path):
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(keys / ".lock", mode=0o600):
+        with hold_lock(keys / ".lock", mode=0o600):
             if (key := _read_key(path)) is not None:
                 return key
             key = secrets.token_hex(KEY_BYTES).encode()
@@ -70,7 +69,7 @@ def adopt_mesh_key(keys: Path, key: bytes) -> bool:
     path = keys / _KEY_FILE
     with storage_errors(path):
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(keys / ".lock", mode=0o600):
+        with hold_lock(keys / ".lock", mode=0o600):
             held = _read_key(path)
             if held == key:
                 return False
@@ -119,7 +118,7 @@ def accept_join(keys: Path, hub_url: str, join: Join) -> None:
     """
     is_new = adopt_mesh_key(keys, join.key)
     path = keys / _JOIN_FILE
-    with storage_errors(path), FileLock(keys / ".lock", mode=0o600):
+    with storage_errors(path), hold_lock(keys / ".lock", mode=0o600):
         # a new key means another mesh: tokens of its former hubs are useless
         joined = {**({} if is_new else _read_join(path)), _origin(hub_url): join.token}
         replace_file(path, orjson.dumps(joined), mode=0o600)

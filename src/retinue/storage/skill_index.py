@@ -12,13 +12,14 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from sqlite3 import Connection, Row
+from sqlite3 import Connection, Cursor, Row
 from typing import TypeVar, cast, get_args
 
 from retinue.core.record import ListingKey, Visibility
 from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, FIELDS, TEXT_VERSION, ListingText, SkillText
-from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term
+from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term, weigh_stems
 from retinue.storage.database import Database
 
 EXACT_ROWS = 1_000
@@ -28,6 +29,12 @@ STAGE_ROWS = 500
 ENOUGH = 10
 """When this many skills have all stems that were asked, skills that have some of them are skipped."""
 
+ROWS_PER_LISTING = 60
+"""In a search within a few listings, the rows that match are read if they are fewer than this for each one.
+
+Otherwise the texts of the listings are read: those of five skills cost as much as these rows.
+"""
+
 MAX_STEMS = 96
 
 _VERSION = f"{TEXT_VERSION} tags"
@@ -36,9 +43,13 @@ _VERSION = f"{TEXT_VERSION} tags"
 _NAME = next(iter(FIELDS))
 _KINDS: tuple[Visibility, ...] = get_args(Visibility)
 _VISIBILITY_BITS = 2
+_VISIBILITY_MASK = 2**_VISIBILITY_BITS - 1
 """The last bits of a row id hold the visibility, so hidden rows are skipped as they match."""
 
 _CHUNK = 500
+_MAX_KNOWN = 10_000
+"""Listings whose rows are remembered; 2 MB with five skills each."""
+
 T = TypeVar("T")
 _TABLES = f"""
     CREATE TABLE search_listings (
@@ -82,6 +93,10 @@ _KEYS = (
     "SELECT s.id, l.source, l.key, l.tag FROM search_skills s "
     "JOIN search_listings l ON l.id = s.listing WHERE s.id IN"
 )
+_ROWS = (
+    "SELECT s.id, l.source, l.key, l.tag FROM search_listings l JOIN search_skills s ON s.listing = l.id "
+    "WHERE (l.source, l.key, l.tag) IN (VALUES"
+)
 _DIGESTS = f"SELECT id, source, key, tag, digest FROM search_listings WHERE id > ? ORDER BY id LIMIT {_CHUNK}"  # noqa: S608
 _ADD_TERM = (
     "INSERT INTO search_terms (stem, word, skills) VALUES (?, ?, ?) "
@@ -96,10 +111,20 @@ class SqliteTextIndex:
     and StorageFullError if the disk is full. An index of another version is emptied.
     """
 
-    def __init__(self, path: Path, *, exact_rows: int = EXACT_ROWS, stage_rows: int = STAGE_ROWS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        exact_rows: int = EXACT_ROWS,
+        stage_rows: int = STAGE_ROWS,
+        rows_per_listing: int = ROWS_PER_LISTING,
+    ) -> None:
         self._database = Database(path)
+        self._rows_per_listing = rows_per_listing
         self._exact_rows = exact_rows
         self._stage_rows = stage_rows
+        self._rows: dict[ListingKey, list[int]] = {}
+        """The ids of the skills of listings within which was searched."""
         self._skills: int | None = None
         self._length = 0.0
         try:
@@ -230,8 +255,53 @@ class SqliteTextIndex:
             texts = _load_texts(connection, "s.listing", listings)
         return [text for text in texts if text.visibility in visibilities]
 
+    def list_matching(
+        self,
+        listing_ids: Collection[ListingKey],
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+    ) -> Sequence[SkillText]:
+        counts = self.counts({*asked, *expanded})
+        weights = weigh_stems(counts, asked)
+        if sum(counts.values()) > self._rows_per_listing * len(listing_ids):
+            texts = self.list_skills(listing_ids, visibilities)
+            shares = [(sum(weights.get(stem, 0.0) for stem in text.stems), text) for text in texts]
+            best = heapq.nlargest(limit, shares, key=itemgetter(0))
+            return [text for share, text in best if share]
+        codes = {code for code, kind in enumerate(_KINDS) if kind in visibilities}
+        shared: dict[int, float] = {}
+        with self._database.reading() as connection:
+            cursor = connection.cursor()
+            cursor.row_factory = None
+            own = self._list_rows(cursor, listing_ids)
+            for stem, weight in weights.items():
+                for (row,) in cursor.execute("SELECT rowid FROM search_words(?)", (_quote(stem),)):
+                    if row in own:
+                        shared[row] = shared.get(row, 0.0) + weight
+            visible = (row for row in shared if row & _VISIBILITY_MASK in codes)
+            texts = _load_texts(connection, "s.id", heapq.nlargest(limit, visible, key=shared.__getitem__))
+        # a row that another process has written since would be one of a listing that is not within
+        return [text for text in texts if text.listing_id in listing_ids]
+
     def close(self) -> None:
         self._database.close()
+
+    def _list_rows(self, cursor: Cursor, listing_ids: Collection[ListingKey]) -> set[int]:
+        """The ids of the skills of these listings."""
+        known = self._rows
+        for some in _chunks(listing_id for listing_id in listing_ids if listing_id not in known):
+            places = ", ".join(["(?, ?, ?)"] * len(some))
+            rows = cursor.execute(f"{_ROWS} {places})", [*itertools.chain.from_iterable(some)]).fetchall()
+            known.update((listing_id, []) for listing_id in some)
+            for row, *key in rows:
+                known[ListingKey(*key)].append(row)
+        own = set(itertools.chain.from_iterable(known.get(listing_id, ()) for listing_id in listing_ids))
+        if len(known) > _MAX_KNOWN:
+            known.clear()
+        return own
 
     def _count(self, connection: Connection) -> int:
         """The number of skills; counted once, then kept up to date by the writes of this index."""
@@ -245,6 +315,7 @@ class SqliteTextIndex:
         removed: Counter[str] = Counter()
         self._count(connection)
         for listing_id in listing_ids:
+            self._rows.pop(listing_id, None)
             row = connection.execute(
                 "DELETE FROM search_listings WHERE source = ? AND key = ? AND tag = ? RETURNING id",
                 listing_id,

@@ -20,13 +20,15 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import HubRunningError, StateDamagedError, StateError
-from retinue.storage.files import OTHERS, list_open_to_others, replace_file, storage_errors
+from retinue.storage.files import OTHERS, hold_lock, list_open_to_others, replace_file, storage_errors
 from retinue.storage.mesh_key import mesh_key
 
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
 HUB_PLACE_VARIABLE = "RETINUE_HUB_PLACE"
 """Environment variable with the place of a process in a hub with several; absent from every other process."""
+TEAM_VARIABLE = "RETINUE_TEAM"
+"""Environment variable with the name of the team whose model a process serves; absent elsewhere."""
 _LOCK = "hub.lock"
 _LEADER_LOCK = "hub-leader.lock"
 
@@ -272,7 +274,7 @@ class State:
             return token
         with storage_errors(path):
             self.keys.mkdir(mode=0o700, exist_ok=True)
-            with FileLock(self.keys / ".lock", mode=0o600):
+            with hold_lock(self.keys / ".lock", mode=0o600):
                 if (token := self._read_token(path)) is not None:
                     return token
                 token = f"rtn_{name}_{secrets.token_urlsafe(32)}"

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from retinue.team.definition import TeamImport
 from retinue.team.package import Team
+from retinue.team.vendored import describe_vendored
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Consent:
     schedules: tuple[str, ...]
     files: int
     size_bytes: int
+    vendored: str = ""
+    """The packages that the digest has, as text; "" for none."""
     changes: tuple[str, ...] = ()
     """Lines about the difference to what runs."""
 
@@ -51,6 +54,7 @@ class Consent:
             "schedules": list(self.schedules),
             "files": self.files,
             "size_bytes": self.size_bytes,
+            "vendored": self.vendored,
             "changes": list(self.changes),
         }
 
@@ -61,6 +65,8 @@ class Consent:
             f"  signed by   {self.signer or 'nobody whom this state trusts'}",
             f"  size        {self.files} files, {self.size_bytes:,} bytes",
         ]
+        if self.vendored:
+            lines.append(f"  packages    {self.vendored}")
         for heading, rows in (
             ("runs", self.programs),
             ("hosts", self.hosts),
@@ -97,6 +103,7 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         tuple(list_schedules(team)),
         len(team.files),
         team.size_bytes,
+        describe_vendored(team.files),
         tuple(changes),
     )
 

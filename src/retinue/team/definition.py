@@ -286,7 +286,7 @@ class TeamDefinition(_Table):
                 f"write send in the tables of its callers, or a policy in policies/"
             )
         self._check_schedules()
-        for user, texts in self._list_texts():
+        for user, texts in self.list_texts():
             if any("$" in _PLACEHOLDER.sub("", text) for text in texts):
                 raise ValueError(
                     f"{user} has a $ outside ${{NAME}}; write ${{NAME}} with a name of [secrets]"
@@ -311,7 +311,7 @@ class TeamDefinition(_Table):
     def list_secret_users(self) -> dict[str, list[str]]:
         """Which agents, imports and models get each secret, by the names that they have in the file."""
         users: dict[str, list[str]] = {}
-        for user, texts in self._list_texts():
+        for user, texts in self.list_texts():
             for text in texts:
                 for variable in _PLACEHOLDER.findall(text):
                     if variable != DATA and user not in users.setdefault(variable, []):
@@ -321,7 +321,8 @@ class TeamDefinition(_Table):
                 users.setdefault(table.api_key_env, []).append(f"llm.{name}")
         return users
 
-    def _list_texts(self) -> list[tuple[str, tuple[str, ...]]]:
+    def list_texts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The texts that may have placeholders, by the name of their agent, import or model in the file."""
         agents = [(agent.target, tuple(agent.env.values())) for agent in self.agents]
         imports = [
             (f"imports.{name}", (*table.args, *table.env.values(), *table.headers.values()))

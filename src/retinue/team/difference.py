@@ -17,6 +17,7 @@ from retinue.team.consent import list_hosts
 from retinue.team.package import Team
 from retinue.team.packages import list_packages
 from retinue.team.schema_change import find_breaks
+from retinue.team.vendored import describe_vendored
 
 Kind = Literal["added", "removed", "changed"]
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
@@ -382,6 +383,10 @@ def _compare_rest(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for agent in after.agents:
         if agent.target in targets and agent != targets[agent.target]:
             yield Change("agent", agent.target, "changed", "its environment or port changes")
+    vendored_before, vendored_after = describe_vendored(old.team.files), describe_vendored(new.team.files)
+    if vendored_before != vendored_after:
+        text = f"{vendored_before or 'none'} → {vendored_after or 'none'}"
+        yield Change("packages", "in the digest", "changed", text)
     if old.team.size_bytes != new.team.size_bytes:
         text = f"{old.team.size_bytes:,} → {new.team.size_bytes:,} bytes"
         yield Change("team", "size", "changed", text)

@@ -14,8 +14,16 @@ MAX_LAYER_BYTES = 64 * 1024 * 1024
 MAX_TEAM_BYTES = 256 * 1024 * 1024
 MAX_PATH_BYTES = 240
 
-LAYERS = ("team", "agents", "prompts", "workflows", "policies", "documents", "imports", "traces")
+WHEELS_LAYER, ARCHIVES_LAYER = "wheels", "npm"
+"""The kinds of the layers of packages, which only ``retinue pack --vendor`` writes."""
+
+LAYERS = (
+    *("team", "agents", "prompts", "workflows", "policies", "documents", "imports", "traces"),
+    *(WHEELS_LAYER, ARCHIVES_LAYER),
+)
 """The kinds of layers, in the order of the manifest."""
+
+_FILE_LIMITS_BYTES = dict.fromkeys((WHEELS_LAYER, ARCHIVES_LAYER), MAX_LAYER_BYTES)
 
 _REFUSED_NAMES = frozenset(
     {
@@ -87,8 +95,9 @@ def find_list_problem(rows: Iterable[FileRow]) -> str:
             return f"the path {row.path[:80]!r} {problem}"
         if row.layer not in LAYERS:
             return f"{row.path} is in the layer {row.layer[:40]!r}, which does not exist"
-        if not 0 <= row.size_bytes <= MAX_FILE_BYTES:
-            return f"{row.path} has {row.size_bytes:,} bytes; a file has at most {MAX_FILE_BYTES:,}"
+        limit_bytes = _FILE_LIMITS_BYTES.get(row.layer, MAX_FILE_BYTES)
+        if not 0 <= row.size_bytes <= limit_bytes:
+            return f"{row.path} has {row.size_bytes:,} bytes; a file has at most {limit_bytes:,}"
         total_bytes += row.size_bytes
         layers[row.layer] = layers.get(row.layer, 0) + row.size_bytes + 4096
         for name in _with_folders(row.path):

@@ -10,9 +10,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from retinue.core.errors import InvalidSettingError
+from retinue.team.credentials import SENSITIVE, holds_credential
 from retinue.team.definition import OF_THE_MACHINE, parse_definition
 from retinue.team.files import find_path_problem
 from retinue.team.toml_text import quote, render_value
@@ -24,13 +24,6 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _EXACT = re.compile(r"(@?[^@=]+)(?:@|==)(\d[0-9A-Za-z.+!-]*)")
 _RUNNERS = {"npx": "npm", "uvx": "pypi"}
 _QUIET = frozenset({"-y", "--yes", "-q", "--quiet"})
-_SENSITIVE = re.compile(
-    r"pass(word|wd|phrase)?($|[^a-z])|secret|token|api[-_]?key|access[-_]?key|(^|[-_])key($|[-_])|credential|"
-    r"auth(orization)?($|[-_])|cookie|private|dsn|database[-_]?url|connection[-_]?string|signature",
-    re.IGNORECASE,
-)
-"""Names whose literal values are taken for secrets."""
-
 _DESCRIPTION = "value of {name}, which {user} needs"
 _KEPT_OF_IMPORTS = ("env", "headers", "start_s", "server")
 _OF_COMMANDS = frozenset({"command", "args", "folder", "openapi", "url", "a2a", *_KEPT_OF_IMPORTS})
@@ -51,6 +44,8 @@ class _Converter:
     document: Mapping[str, Any]
     left_out: list[str] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
+    literals: dict[str, str] = field(default_factory=dict)
+    """The literal values that became secrets, by name, to give one name to equal values only."""
 
     def leave_out(self, place: str, reason: str) -> None:
         self.left_out.append(f"{place}: {reason}")
@@ -104,7 +99,9 @@ class _Converter:
             value = table.get(key)
             if isinstance(value, Mapping):
                 value = self._keep_texts(f"{place}.{key}", value, place)
-            if value:
+            if isinstance(value, str) and holds_credential(value):
+                self.leave_out(f"{place}.{key}", "it holds a key; write it without, and the key in headers")
+            elif value:
                 made[key] = value
         return made
 
@@ -112,8 +109,8 @@ class _Converter:
         """What the import is of: an address, a document, or a package in one exact version."""
         for key in ("url", "a2a"):
             if key in table:
-                parts = urlsplit(address := str(table[key]))
-                if "$" in address or "@" in parts.netloc or _SENSITIVE.search(parts.query):
+                address = str(table[key])
+                if "$" in address or holds_credential(address):
                     self.leave_out(place, f"its {key} holds a key; write it without, and the key in headers")
                     return None
                 return {key: table[key]}
@@ -135,7 +132,9 @@ class _Converter:
         if args := words[1:]:
             if any("$" in word for word in args):
                 self.leave_out(f"{place}.args", "other users see arguments; pass secrets in env")
-            elif any(word.startswith("-") and _SENSITIVE.search(word) for word in args):
+            elif any(map(holds_credential, words)):
+                self.leave_out(f"{place}.args", "one of them is a URL with a password; pass it in env")
+            elif any(word.startswith("-") and SENSITIVE.search(word) for word in args):
                 self.leave_out(f"{place}.args", "one of them is named as a key; pass secrets in env")
             else:
                 made["args"] = args
@@ -144,24 +143,36 @@ class _Converter:
     def _keep_texts(self, place: str, texts: Mapping[str, Any], user: str) -> dict[str, str]:
         """The texts whose variables become secrets of the team; others with a $ are left out.
 
-        A literal value with the name of a key becomes a secret, whose value is not copied.
+        A literal value with the name of a key, and a URL with a password, become secrets, whose values are
+        not copied.
         """
         kept = {}
         for key, text in texts.items():
             if "$" in _VARIABLE.sub("", str(text)):
                 self.leave_out(f"{place}.{key}", "it has a $ outside ${NAME}")
                 continue
-            for name in _VARIABLE.findall(str(text)):
-                self.secrets.setdefault(name, _DESCRIPTION.format(name=name, user=user))
-            kept[key] = str(text)
-            if text and _SENSITIVE.search(key) and not _VARIABLE.search(str(text)):
-                # headers of two imports have equal names
-                owner = user.removeprefix("imports.") if place.endswith("headers") else ""
-                name = re.sub(r"[^A-Z0-9]+", "_", f"{owner} {key}".upper()).strip("_")
+            names = _VARIABLE.findall(str(text))
+            if text and (holds_credential(str(text)) or (SENSITIVE.search(key) and not names)):
+                name = self._name_secret(key, str(text), user, is_header=place.endswith("headers"))
                 kept[key] = f"${{{name}}}"
                 self.secrets.setdefault(name, _DESCRIPTION.format(name=key, user=user))
                 self.leave_out(f"{place}.{key}", f"its value is not copied; set {name} for retinue up")
+                continue
+            for name in names:
+                self.secrets.setdefault(name, _DESCRIPTION.format(name=name, user=user))
+            kept[key] = str(text)
         return kept
+
+    def _name_secret(self, key: str, value: str, user: str, *, is_header: bool) -> str:
+        """The name of the secret of a literal value: its key, after its user where that name is another's."""
+        owner = user.removeprefix("imports.")
+        # headers of two imports have equal names
+        for words in (f"{owner if is_header else ''} {key}", f"{owner} {key}"):
+            name = re.sub(r"[^A-Z0-9]+", "_", words.upper()).strip("_")
+            if name not in self.secrets or self.literals.get(name) == value:
+                break
+        self.literals[name] = value
+        return name
 
     def list_models(self) -> dict[str, dict[str, Any]]:
         models = {}
@@ -174,6 +185,9 @@ class _Converter:
             model = str(table.get("model", ""))
             if not model or model.endswith("latest"):
                 self.leave_out(f"llm.{name}", "it names no exact model")
+                continue
+            if holds_credential(str(table.get("base_url", ""))):
+                self.leave_out(f"llm.{name}", "its base_url holds a key; write it without")
                 continue
             models[name] = {key: value for key, value in table.items() if key != "enabled"}
             if (variable := table.get("api_key_env")) is not None:

@@ -14,7 +14,14 @@ from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.manifest import MANIFEST_TYPE, TITLE, Descriptor, Manifest, describe, render_manifest
 from retinue.oci.codec.reference import digest_of
 from retinue.team.definition import TeamDefinition, read_definition
-from retinue.team.files import LAYERS, FileRow, TeamFile, find_list_problem
+from retinue.team.files import (
+    ARCHIVES_LAYER,
+    LAYERS,
+    WHEELS_LAYER,
+    FileRow,
+    TeamFile,
+    find_list_problem,
+)
 from retinue.team.layers import read_layer, render_layer
 from retinue.team.lock import TeamLock, read_lock
 
@@ -64,6 +71,11 @@ class Team:
     def size_bytes(self) -> int:
         """The bytes of all files."""
         return sum(row.size_bytes for row in self.files)
+
+    @property
+    def is_vendored(self) -> bool:
+        """Whether it has the packages of its locks, so that no index is asked for them."""
+        return any(row.layer in (WHEELS_LAYER, ARCHIVES_LAYER) for row in self.files)
 
     @property
     def workflows(self) -> dict[str, str]:

@@ -31,7 +31,8 @@ from retinue.client.limits import TIMEOUT_S
 from retinue.client.mesh_client import MeshClient
 from retinue.client.mesh_connection import MeshConnection
 from retinue.core.call import LOCAL, Answer, Call, Outcome
-from retinue.core.errors import InvalidSettingError
+from retinue.core.errors import InvalidSettingError, RetinueError
+from retinue.core.json_values import check_encodable
 from retinue.core.record import HUB_NAME, Listing, Skill
 from retinue.hub.hub_agent import MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
@@ -153,6 +154,10 @@ class _AsProgram:
         self._calls = calls
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
+        try:
+            check_encodable(call.arguments)  # as a client does that sends them
+        except RetinueError as error:
+            return Outcome(call.id, call.skill, "failed", agent=call.agent, error=error)
         return await self._calls.dispatch(replace(call, principal=_CALLER), channel or NullChannel())
 
 

@@ -12,7 +12,8 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,12 +21,11 @@ from typing import Any, Literal
 
 import orjson
 import structlog
-from filelock import FileLock
 
 from retinue.core.call import Principal
 from retinue.core.errors import NotAuthenticatedError, StateDamagedError, StateError, UnknownTokenError
 from retinue.core.text import suggest
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import LOCK_WITHIN_S, hold_lock, replace_file, storage_errors
 
 SCOPES = ("exposed", "mesh", "runs_code", "approves")
 JOIN_SCOPES = SCOPES[:3]
@@ -153,43 +153,28 @@ class TokenFile:
         (self._keys / _USES / token_id).unlink(missing_ok=True)
         return token
 
-    def merge(self, added: Iterable[IssuedToken], revoked: Collection[str]) -> None:
-        """Add tokens that another hub has issued, and drop those that were revoked there, by their ids."""
-        with self._editing() as held:
+    def merge(
+        self, added: Iterable[IssuedToken], revoked: Collection[str], *, within_s: float = LOCK_WITHIN_S
+    ) -> None:
+        """Add tokens that another hub has issued, and drop those that were revoked there, by their ids.
+
+        Raises StateError if another process holds the lock for longer than ``within_s``.
+        """
+        with self._editing(within_s) as held:
             known = {token.id for token in held}
             held[:] = [token for token in held if token.id not in revoked]
             held += [token for token in added if token.id not in known]
 
-    def _editing(self) -> _FileEdit:
-        return _FileEdit(self._keys, self._path)
-
-
-class _FileEdit:
-    """The list of tokens under the file lock, written back at the end of the block unless it raised."""
-
-    def __init__(self, keys: Path, path: Path) -> None:
-        self._keys = keys
-        self._path = path
-
-    def __enter__(self) -> list[IssuedToken]:
+    @contextmanager
+    def _editing(self, within_s: float = LOCK_WITHIN_S) -> Iterator[list[IssuedToken]]:
+        """The tokens under the file lock, written back at the end of the block unless it raised."""
         with storage_errors(self._keys):
             self._keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = FileLock(self._keys / ".lock", mode=0o600)
-            self._lock.acquire()
-        try:
-            self._held = list(read_tokens(self._path))
-        except BaseException:
-            self._lock.release()
-            raise
-        return self._held
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                with storage_errors(self._path):
-                    replace_file(self._path, _render(self._held), mode=0o600)
-        finally:
-            self._lock.release()
+        with hold_lock(self._keys / ".lock", mode=0o600, within_s=within_s):
+            held = list(read_tokens(self._path))
+            yield held
+            with storage_errors(self._path):
+                replace_file(self._path, _render(held), mode=0o600)
 
 
 class KnownTokens:

@@ -53,6 +53,7 @@ from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call, may_send
 from retinue.mesh.search.ranking import SkillSearch
+from retinue.thinking.completion import COMPLETE
 from retinue.thinking.condensing import is_condensing
 from retinue.thinking.toolbox import is_glob, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
@@ -401,6 +402,9 @@ class DispatchCaller:
         self._limits.steps_in_flight += 1
         try:
             with OutgoingCall(outgoing, guard=self._guard):
+                if skill == COMPLETE and not is_condensing(path):
+                    with self._progress.keep_text(run_id, path) as channel:
+                        return await self._calls.dispatch(call, channel)
                 is_shown = self._progress.watched and not is_condensing(path)
                 channel = self._progress.open_channel(run_id, path) if is_shown else _CHANNEL
                 return await self._calls.dispatch(call, channel)

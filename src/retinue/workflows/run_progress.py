@@ -1,9 +1,9 @@
 """What the steps of runs report while they run: pieces of text, and lines of progress.
 
 Reports are kept in memory: they are no events of the run, and a node that takes the run over does not know
-them. Those of a run that another node executes come from there (`RunProgress.share`). Nothing is kept of a
-run that nobody watches. A reader that is slower than the steps loses the oldest reports, and holds up no
-step.
+them. Those of a run that another node executes come from there (`RunProgress.share`). Of a run that nobody
+watches, only the text of a few calls of models in flight is kept, for a reader who comes later. A reader
+that is slower than the steps loses the oldest reports, and holds up no step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -27,6 +28,9 @@ KEPT_CHARACTERS = 64 * 1024
 
 WATCHED_RUNS = 1_000
 """Runs whose reports are kept at once; the one that was looked at least recently goes first."""
+
+KEPT_TEXTS = 16
+"""Calls of models in flight whose text is kept though nobody watches their runs; more would cost too much."""
 
 _OVERHEAD = 100
 """Counted for each report besides its texts."""
@@ -118,6 +122,8 @@ class RunProgress:
         self._numbers = count(time.time_ns() // 1_000_000)
         self.watched: dict[str, _Watched] = {}
         """What was reported, by the id of the outermost run; empty where nobody watches a run."""
+        self._kept: dict[_StepChannel, str] = {}
+        """The channels of calls whose text is kept, with the outermost runs of the calls."""
         self._observers: list[Callable[[], None]] = []
         self._follow: Callable[[str], None] | None = None
         self._catch_up: Callable[[str], Awaitable[None]] | None = None
@@ -159,6 +165,8 @@ class RunProgress:
         root = _root_of(run_id)
         now = self._clock()
         self._keep(root, now)
+        for channel in [channel for channel, run in self._kept.items() if run == root]:
+            channel.give_kept()
         if self._follow is not None:
             self._follow(root)
 
@@ -199,18 +207,79 @@ class RunProgress:
         watched = self.watched.get(root)
         if watched is None or watched.until < self._clock():
             return _NULL_CHANNEL
+        return self._make_channel(run_id, path, keeps_text=False)
+
+    @contextmanager
+    def keep_text(self, run_id: str, path: str) -> Iterator[Channel]:
+        """As `open_channel`, for the call of a model: a reader who comes later gets its whole text.
+
+        Of at most `KEPT_TEXTS` calls at once.
+        """
+        channel = self.open_channel(run_id, path)
+        if channel.capabilities or len(self._kept) >= KEPT_TEXTS:
+            yield channel
+            return
+        keeping = self._make_channel(run_id, path, keeps_text=True)
+        self._kept[keeping] = _root_of(run_id)
+        try:
+            yield keeping
+        finally:
+            del self._kept[keeping]
+
+    def _make_channel(self, run_id: str, path: str, *, keeps_text: bool) -> _StepChannel:
+        root = _root_of(run_id)
         below = run_id[len(root) + 1 :]
-        return _StepChannel(partial(self.watched.get, root), f"{below}/{path}" if below else path)
+        step = f"{below}/{path}" if below else path
+        return _StepChannel(partial(self.watched.get, root), step, keeps_text=keeps_text)
+
+
+class _KeptText:
+    """The text of a call so far, at most the last `KEPT_CHARACTERS` of it."""
+
+    def __init__(self, first: TextPiece) -> None:
+        self._first = first
+        self._parts = [first.text]
+        self._size = len(first.text)
+
+    @property
+    def piece(self) -> TextPiece:
+        """The text as one piece."""
+        text = "".join(self._parts)
+        cut = max(0, len(text) - KEPT_CHARACTERS)
+        return replace(self._first, text=text[cut:], at=self._first.at + cut)
+
+    def add(self, piece: TextPiece) -> bool:
+        """Take a piece; False if it belongs to another text."""
+        own = (self._first.agent, self._first.step, self._first.at + self._size)
+        if (piece.agent, piece.step, piece.at) != own:
+            return False
+        self._parts.append(piece.text)
+        self._size += len(piece.text)
+        if self._size > 2 * KEPT_CHARACTERS:
+            self._first = self.piece
+            self._parts, self._size = [self._first.text], len(self._first.text)
+        return True
 
 
 class _StepChannel(NullChannel):
-    """Keeps the reports of one call of a step, where the run is watched when they come."""
+    """Keeps the reports of one call of a step, where the run is watched when they come.
+
+    Its text is kept until then, if the channel is one of `RunProgress.keep_text`.
+    """
 
     capabilities = _PROGRESS
 
-    def __init__(self, find_watched: Callable[[], _Watched | None], step: str) -> None:
+    def __init__(self, find_watched: Callable[[], _Watched | None], step: str, *, keeps_text: bool) -> None:
         self._find_watched = find_watched
         self._step = step
+        self._keeps_text = keeps_text
+        self._text: _KeptText | None = None
+
+    def give_kept(self) -> None:
+        """Report the text that was kept, because the run is watched from now on."""
+        text, self._text = self._text, None
+        if text is not None and (watched := self._find_watched()) is not None:
+            watched.add_piece(self._step_of(text.piece), text.piece)
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         if (watched := self._find_watched()) is not None:
@@ -218,8 +287,13 @@ class _StepChannel(NullChannel):
 
     async def stream_text(self, piece: TextPiece) -> None:
         if (watched := self._find_watched()) is not None:
-            # an agent that runs a workflow of its own names the step of that one
-            watched.add_piece(f"{self._step}/{piece.step}" if piece.step else self._step, piece)
+            watched.add_piece(self._step_of(piece), piece)
+        elif self._keeps_text and (self._text is None or not self._text.add(piece)):
+            self._text = _KeptText(piece)
+
+    def _step_of(self, piece: TextPiece) -> str:
+        # an agent that runs a workflow of its own names the step of that one
+        return f"{self._step}/{piece.step}" if piece.step else self._step
 
 
 def _make_storable(text: str) -> str:

@@ -22,7 +22,7 @@ PEERS = {
     "langchain-mcp-adapters": ("langgraph_peer.py", "adapters"),
 }
 """Name of a lock file → the program of `tests.interop.frameworks.peers` with its arguments."""
-PROGRAM_WITHIN_S = 100
+PROGRAM_WITHIN_S = 240
 
 
 def framework_python(name: str) -> Path:

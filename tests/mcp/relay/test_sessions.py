@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from retinue.core.call import ANONYMOUS, LOCAL
 from retinue.core.errors import BusyError
 from retinue.core.record import ListingKey
+from retinue.mcp.relay.session_records import RelayedRecords
 from retinue.mcp.relay.sessions import RelayedSessions
 
 LISTING = ListingKey("home", "agents/a")
@@ -87,3 +89,24 @@ def test_a_full_table_takes_no_more_until_room_frees_up() -> None:
         sessions.check_room()
     clock.now = 11.0
     sessions.check_room()
+
+
+def test_the_next_leader_of_a_hub_has_the_sessions_of_the_one_before(tmp_path: Path) -> None:
+    records, clock = RelayedRecords(tmp_path / "relayed"), Clock()
+    before = RelayedSessions(records=records, clock=clock)
+    for session_id in ("kept", "closed", "idle"):
+        assert before.open("a", session_id, LISTING, LOCAL)
+    closed = before.find("a", "closed", LOCAL)
+    assert closed is not None
+    before.close(closed)
+    now = RelayedSessions(records=records)
+    assert now.find("a", "kept", ANONYMOUS) is None
+    assert not now.open("a", "kept", OTHER, ANONYMOUS), "an agent that repeats an id gets at no session"
+    kept = now.find("a", "kept", LOCAL)
+    assert kept is not None
+    assert kept.listing == LISTING
+    assert now.find("a", "closed", LOCAL) is None
+    assert now.find("b", "kept", LOCAL) is None
+    clock.now = 3600.0
+    assert before.find("a", "idle", LOCAL) is None
+    assert now.find("a", "idle", LOCAL) is None, "an idle session leaves no record"

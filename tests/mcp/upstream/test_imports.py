@@ -35,7 +35,7 @@ pytestmark = [
     # the SDK's remark that sampling and log lines are of the past
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Person(NullChannel):

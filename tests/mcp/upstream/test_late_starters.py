@@ -19,7 +19,7 @@ from tests.mcp.clients import MODES, connect
 from tests.system import System
 
 ROOT = Path(__file__).resolve().parents[3]
-STARTED_WITHIN_S = 30.0
+STARTED_WITHIN_S = 60.0
 
 
 async def list_tools(client: Client) -> set[str]:

@@ -189,6 +189,18 @@ def test_every_unexpected_field_is_a_problem_of_its_own() -> None:
     assert [p.path for p in problems] == ["b", "z"]
 
 
+def test_an_optional_value_of_another_form_is_told_the_form_and_not_the_number_of_forms() -> None:
+    schema = fields(
+        status={"anyOf": [{"enum": ["done", "failed"], "type": "string"}, {"type": "null"}]},
+        run={"anyOf": [{"type": "string"}, {"type": "null"}]},
+    )
+    assert messages(schema, {"status": "banana", "run": 5}) == [
+        "field 'run' must be string; it is an integer",
+        'field \'status\' must be one of "done", "failed"; it is a string of 6 characters',
+    ]
+    assert not messages(schema, {"status": None, "run": None})
+
+
 def test_inside_an_optional_object_the_missing_field_itself_is_named() -> None:
     schema = {"properties": {"plan": {"anyOf": [{"$ref": "#/$defs/Plan"}, {"type": "null"}]}}}
     schema["$defs"] = {"Plan": fields("steps")}

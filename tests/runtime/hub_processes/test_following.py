@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import pytest
 
 from retinue.approvals.records import ApprovalRequest, MemoryApprovals
 from retinue.authoring.agent import Agent
+from retinue.core.call import Call, Outcome, Principal, TraceContext
 from retinue.core.errors import BusyError, UnknownApprovalError
 from retinue.core.record import Listing
 from retinue.core.trust import Trust
@@ -21,18 +23,23 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.history.records import Hashes
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import CallFigures
+from retinue.mesh.observing.events import CallEndedEvent, EventBus
 from retinue.parts.process import Process
 from retinue.policies.counts import Count, MemoryCounts
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import MAX_UNTOLD, LeaderExchange
+from retinue.runtime.hub_processes.led_history import LedHistory
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts, answer_policies
 from retinue.runtime.hub_processes.place import HubPlace
 from retinue.runtime.parts.audit import AuditLog
 from retinue.runtime.serving import HttpServer, Stop
 from retinue.storage.audit_store import SqliteAudit
+from retinue.storage.history_store import FileDatabase, SqlHistory
 from retinue.storage.listing_store import SqliteListings
 from tests.mesh.scripted import make_listing
 from tests.system import WAIT_S
@@ -71,6 +78,7 @@ class Hub:
     leader: Leader
     follower: DirectoryFollower
     exchange: LeaderExchange
+    history: SearchHistory
 
 
 @pytest.fixture
@@ -86,7 +94,10 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
             agent="retinue", lookup=led, invoker_of=cast(Any, None), health_sink=led.record_health
         )
         figures = CallFigures()
-        process = cast(Process, _Parts(dispatcher, [led, figures, AuditLog(rows.append)]))
+        history = SearchHistory(led.find_skill, led.find_named)
+        stored = SqlHistory(FileDatabase(tmp_path / "history.db", tmp_path))
+        history.open(stored, Hashes(b"k" * 64), "text", lambda: None)
+        process = cast(Process, _Parts(dispatcher, [led, figures, history, AuditLog(rows.append)]))
         inner = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         place = HubPlace(1, 2, tmp_path, "hub-1", 0, 0)
         inner.bind(place.socket_of(0))
@@ -103,7 +114,17 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
         tasks = [asyncio.create_task(follower.run()), asyncio.create_task(leader.send_notes())]
         await asyncio.wait_for(follower.is_current.wait(), WAIT_S)
         yield Hub(
-            shelf, led, dispatcher.agent_stats, figures, rows, followed, stats, leader, follower, exchange
+            shelf,
+            led,
+            dispatcher.agent_stats,
+            figures,
+            rows,
+            followed,
+            stats,
+            leader,
+            follower,
+            exchange,
+            history,
         )
         for task in tasks:
             task.cancel()
@@ -195,6 +216,32 @@ async def test_rows_of_calls_are_recorded_and_counted_by_the_leader(hub: Hub) ->
         hub.leader.append_row({**row, "id": str(number)})
     await _until(lambda: len(hub.rows) == 3)
     assert hub.figures.find("first").calls == 3
+
+
+async def test_the_history_of_the_leader_knows_what_came_of_calls_in_other_processes(
+    hub: Hub, tmp_path: Path
+) -> None:
+    (entry,) = hub.led.list_entries()
+    caller = Principal("token:anna", "token", frozenset({"mesh"}))
+    searches = [hub.history.note_search(caller, text, [(entry, "create_plan")]) for text in ("plan", "trip")]
+    history, reached = LedHistory(EventBus()), [9]  # no process has this number
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    leader = Leader(lambda: forwarder.session(reached[0]))
+    leader.history = history
+    call = Call("c1", "create_plan", {}, caller, "mcp", TraceContext("t1"))
+    ended = CallEndedEvent(call, Outcome("c1", "create_plan", "done", "first"), datetime.now(UTC))
+    history.observe(ended)
+    assert not history, "the leader has no searches"
+    history.watch(True)
+    history.expect("t1", "create_plan", str(searches[0]))
+    history.observe(ended)
+    for index in (9, 0):
+        reached[0] = index
+        await leader.flush()
+    (record,) = hub.history.list_records()
+    assert (record.key.agent, record.key.skill, record.verdict) == ("first", "create_plan", "done")
+    assert record.id.startswith(str(searches[0])), "the call names its search"
+    await forwarder.aclose()
 
 
 async def test_what_the_leader_did_not_take_is_sent_again(hub: Hub, tmp_path: Path) -> None:

@@ -206,6 +206,36 @@ async def test_mcp_calls_of_agents_are_answered_here_without_a_session(process: 
     assert await process.post("/agents/plan-agent/mcp", result, modern) == 0
 
 
+async def test_a_skill_of_the_hub_that_hands_a_call_on_is_answered_where_the_agent_is_called(
+    process: Process,
+) -> None:
+    imported = make_listing("imported", make_skill("run_import"))
+    process.directory.upsert(type(imported)(imported.record, LOCAL_SOURCE, "imported"))
+    modern = {"mcp-protocol-version": MODERN}
+
+    async def call(relay: str, **arguments: object) -> str | int:
+        over_mcp = await process.post("/mcp", _tool_call(relay, arguments=arguments), modern)
+        request = {"jsonrpc": "2.0", "id": 1, "method": relay, "params": arguments}
+        assert await process.post("/execute", request, {}) == over_mcp
+        assert await process.post("/execute", request, {"idempotency-key": "k"}) == 0
+        return over_mcp
+
+    for relay in ("call_skill", "call_read_only_skill"):
+        assert await call(relay, skill="create_plan") == HERE
+        assert await call(relay, skill="create_plan", agent="") == HERE
+        assert await call(relay, skill="create_plan", agent="plan-agent@1.0.0") == HERE
+        for elsewhere in (
+            {"skill": "create_plan", "agent": "other-agent"},
+            {"skill": "create_plan", "agent": ["plan-agent"]},
+            {"skill": "find_skills"},
+            {"skill": "find_skills", "agent": "retinue"},
+            {"skill": "run_import"},
+            {},
+        ):
+            assert await call(relay, **elsewhere) == 0
+    assert await call("start_run", skill="create_plan") == 0
+
+
 async def test_calls_in_a_session_are_answered_here_if_the_leader_has_told_of_it(process: Process) -> None:
     session = {"mcp-session-id": "s-1", "mcp-protocol-version": "2025-11-25"}
     assert await process.post("/mcp", _tool_call(), session) == 0

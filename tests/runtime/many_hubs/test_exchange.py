@@ -14,7 +14,7 @@ from retinue.runtime.many_hubs import exchange
 from retinue.runtime.many_hubs.exchange import MeshExchange, Topic
 from retinue.storage.mesh_news import MeshNews, News
 
-LATE_S = 10.0
+LATE_S = 60.0
 
 
 class CutNews(MeshNews):

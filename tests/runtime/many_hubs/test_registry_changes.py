@@ -17,7 +17,7 @@ from tests.mesh.scripted import make_listing
 from tests.support.memory_source import MemorySource
 
 SLOW, OTHER = "http://slow:5000", "http://other:5000"
-LATE_S = 10.0
+LATE_S = 60.0
 
 
 class GatedSource(MemorySource):
@@ -45,7 +45,7 @@ def told_by_others(listing: Listing) -> bytes:
 
 @asynccontextmanager
 async def reading(changes: RegistryChanges) -> AsyncIterator[None]:
-    task = asyncio.create_task(changes.read_told())
+    task = asyncio.create_task(changes.read_pending())
     try:
         async with asyncio.timeout(LATE_S):
             yield

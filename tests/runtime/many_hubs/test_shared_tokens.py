@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from retinue.core.errors import StateError
+from retinue.runtime.many_hubs import tokens
 from retinue.runtime.many_hubs.tokens import SYNCHRONIZE_S, SharedTokens
 from retinue.storage.mesh_news import MeshNews, Record
 from retinue.web.issued_tokens import TokenFile
@@ -159,3 +161,18 @@ async def test_hubs_with_different_keys_do_not_wake_each_other_for_ever(
             await hub.shared.hear(b"1")
             sent.append(await hub.round())
     assert sum(sent) == 2
+
+
+async def test_tokens_of_other_hubs_wait_for_a_held_file_while_the_hub_gives_signs_of_life(
+    records: MemoryRecords, hubs: tuple[Hub, Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "MERGE_WITHIN_S", 0.01)
+    one, two = hubs
+    one.file.issue(["mesh"], name="eve")
+    await one.round()
+    (tmp_path / "two").mkdir()
+    with FileLock(tmp_path / "two" / ".lock"):
+        await two.round()
+    assert two.names == []
+    await two.round()
+    assert two.names == ["eve"]

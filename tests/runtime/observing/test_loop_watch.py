@@ -36,7 +36,9 @@ async def test_the_function_that_blocks_is_named_once() -> None:
     block_until(told.is_set)
     await asyncio.sleep(0.06)
     watching.cancel()
-    (place,) = places
+    # where other programs use the processors, the loop may be kept from running once more, in another place
+    place = places[0]
+    assert [one.function for one in places].count(place.function) == 1
     assert place.function in ("block_until", "test_the_function_that_blocks_is_named_once")
     assert place.file == __file__
     assert place.line > 0

@@ -15,7 +15,7 @@ from retinue.cli.session import ask_hub, open_session, run_command
 if TYPE_CHECKING:
     from retinue.runtime.commands.client import RunFollower
 
-STATUSES = ("running", "done", "failed", "cancelled")
+STATUSES = ("running", "done", "failed", "cancelled", "limited")
 _SHOWN_CHARACTERS = 200
 
 

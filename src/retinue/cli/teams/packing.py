@@ -60,20 +60,36 @@ def lock(folder: Path, as_json: bool) -> None:
     help="Write an OCI layout as one tar file instead (FILE.tar).",
 )
 @registry_option("Registry to pack into (http://host:port or a folder); default: the state folder.")
+@click.option(
+    "--vendor",
+    is_flag=True,
+    help="Add the packages of the locks, so that retinue up needs no index of packages.",
+)
 @click.option("--from-config", is_flag=True, help="Write team.toml from the retinue.toml of FOLDER instead.")
 @json_option
-def pack(folder: Path, output: Path | None, registry: str | None, from_config: bool, as_json: bool) -> None:
+def pack(
+    folder: Path,
+    output: Path | None,
+    registry: str | None,
+    vendor: bool,
+    from_config: bool,
+    as_json: bool,
+) -> None:
     """Pack a team into one digest and sign it.
 
     FOLDER has the files team.toml and team.lock; default: this folder. Equal content gives an equal digest on
     every machine. Files that hold a known form of key, or the value of a secret of the team, are refused. The
-    key of this state (retinue keys) signs the digest. With --from-config nothing is packed: team.toml is
+    key of this state (retinue keys) signs the digest. With --vendor the wheels for this platform and each
+    supported Python and the archives of npm are fetched, compared with the hashes of the locks, and packed;
+    retinue up then uses only those. With --from-config nothing is packed: team.toml is
     written from the part of retinue.toml that a team may have, and the command lists the rest.
     """
     if from_config:
         _convert(folder, as_json)
         return
-    packed = run_command(_pack(folder, registry, output))
+    from retinue.team.vendored import describe_vendored
+
+    packed = run_command(_pack(folder, registry, output, vendor))
     team = packed.team
     if as_json:
         print_json(
@@ -85,6 +101,7 @@ def pack(folder: Path, output: Path | None, registry: str | None, from_config: b
                 "place": packed.place,
                 "files": len(team.files),
                 "size_bytes": team.size_bytes,
+                "vendored": describe_vendored(team.files),
             }
         )
         return
@@ -94,6 +111,8 @@ def pack(folder: Path, output: Path | None, registry: str | None, from_config: b
         f"imports {len(team.definition.imports)}, workflows {len(team.workflows)}, files {len(team.files)}, "
         f"{team.size_bytes:,} bytes"
     )
+    if vendored := describe_vendored(team.files):
+        note(f"packages: {vendored}")
     note(f"in {packed.place}")
     if packed.key:
         note(f"signed with the key {packed.key}")
@@ -114,7 +133,7 @@ def _convert(folder: Path, as_json: bool) -> None:
         warn(f"left out: {line}")
 
 
-async def _pack(folder: Path, registry: str | None, output: Path | None) -> PackedTeam:
+async def _pack(folder: Path, registry: str | None, output: Path | None, vendor: bool) -> PackedTeam:
     from retinue.core.errors import InvalidSettingError
     from retinue.runtime.commands.teams.commands import open_teams
     from retinue.runtime.commands.teams.places import FILE_ENDINGS
@@ -124,7 +143,7 @@ async def _pack(folder: Path, registry: str | None, output: Path | None) -> Pack
         raise InvalidSettingError("--output", "retinue up knows a layout by its ending .tar", remedy=remedy)
     session = open_session()
     async with open_teams(session.settings, session.state) as teams:
-        return await teams.pack(folder, registry=registry, output=output)
+        return await teams.pack(folder, registry=registry, output=output, vendor=vendor)
 
 
 @click.command()

@@ -69,6 +69,9 @@ _log = structlog.get_logger(__name__)
 Fallback = Callable[[Listing], Awaitable[ASGIApp]]
 """Returns the MCP server to use for an agent that has none."""
 
+HasFallbackSession = Callable[[Listing, str], bool]
+"""Whether a process before this one had a session at the server that is used for an agent."""
+
 
 def relay_route(endpoint: RelayEndpoint) -> Route:
     """The route of the relay."""
@@ -86,7 +89,9 @@ class RelayEndpoint:
         *,
         sessions: RelayedSessions | None = None,
         fallback: Fallback | None = None,
+        has_fallback_session: HasFallbackSession = lambda listing, session_id: False,
     ) -> None:
+        self._has_fallback_session = has_fallback_session
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
         self._client = client
@@ -142,8 +147,15 @@ class RelayEndpoint:
     def _is_lacking(self, listing: Listing, scope: Scope) -> bool:
         if self._fallback is None or not listing.enabled:
             return False
-        in_session = any(name == _SESSION for name, _ in scope["headers"])
-        return self._client.lacks_endpoint(listing, in_session=in_session)
+        sessions = [value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION]
+        if self._client.lacks_endpoint(listing, in_session=bool(sessions)):
+            return True
+        if len(sessions) != 1 or self._sessions.is_open(listing.record.name, sessions[0]):
+            return False
+        is_with_fallback = self._has_fallback_session(listing, sessions[0])
+        if is_with_fallback:
+            self._client.note_lacking(listing)
+        return is_with_fallback
 
     def _is_guarded(self, listing: Listing) -> bool:
         """Whether guards or policies look at values of the agent, which they cannot see in bytes."""

@@ -41,6 +41,7 @@ from retinue.mesh.permissions import principal_key
 from retinue.mesh.reading import Change
 
 if TYPE_CHECKING:
+    from retinue.mcp.server.session_records import SessionRecords
     from retinue.mcp.server.shared_sessions import SharedSessions
 
 SEND_TIMEOUT_S = 10.0
@@ -112,7 +113,7 @@ class Connections:
 
     ``visibility_key_of`` is the offer's: equal for clients that see the same. ``follow`` is called with the
     URIs of all resources that clients subscribed to, whenever they change. ``shared`` tells other processes
-    of a hub of the sessions.
+    of a hub of the sessions. The record of a session that ends is removed from ``records``.
     """
 
     def __init__(
@@ -120,7 +121,9 @@ class Connections:
         visibility_key_of: Callable[[Principal], Hashable],
         follow: Callable[[frozenset[str]], None] = lambda uris: None,
         shared: SharedSessions | None = None,
+        records: SessionRecords | None = None,
     ) -> None:
+        self._records = records
         self._key_of = visibility_key_of
         self._follow = follow
         self._shared = shared
@@ -206,6 +209,8 @@ class Connections:
         self._sessions.pop(live.connection.session_id or "", None)
         if self._shared is not None:
             self._shared.end(live.connection.session_id or "")
+        if self._records is not None:
+            self._records.remove(live.connection.session_id or "")
         for running in list(live.calls.values()):
             running.end("session")
         if live.uris:

@@ -46,6 +46,7 @@ from retinue.web.disconnect import watch
 from retinue.web.security import Headers, identity_of
 
 if TYPE_CHECKING:
+    from retinue.mcp.server.session_records import SessionRecords
     from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
 
 UNDECLARED = {
@@ -166,7 +167,8 @@ class McpServer:
     """The MCP server of one offer. Enter ``running()`` once to serve.
 
     Servers that share ``long_results`` give each other's links; without it the server keeps its own.
-    ``shared`` tells other processes of a hub of the sessions; in such a process they are ``led``.
+    ``shared`` tells other processes of a hub of the sessions; in such a process they are ``led``. ``records``
+    are those of the sessions, from which another process goes on with them; by default those of ``shared``.
     """
 
     def __init__(
@@ -179,12 +181,15 @@ class McpServer:
         *,
         shared: SharedSessions | None = None,
         led: LedSessions | None = None,
+        records: SessionRecords | None = None,
     ) -> None:
         options = options or McpOptions()
         self._offer = offer
         self._led = led
-        self._records = None if shared is None else shared.records
-        self._connections = Connections(offer.visibility_key_of, reads.source.follow, shared)
+        self._records = records if shared is None else shared.records
+        self._connections = Connections(
+            offer.visibility_key_of, reads.source.follow, shared, records if shared is None else None
+        )
         self._notifier = ChangeNotifier(offer, self._connections)
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls(make_state=options.make_state)
         self._listening = ListenHandler(self._notifier)

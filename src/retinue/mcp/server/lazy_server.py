@@ -23,6 +23,7 @@ from retinue.parts.lazy import Lazy, LazyApp
 
 if TYPE_CHECKING:
     from retinue.mcp.server.endpoint import McpServer
+    from retinue.mcp.server.session_records import SessionRecords
     from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
 
 _SERVER_MODULE = "retinue.mcp.server.endpoint"
@@ -37,6 +38,7 @@ def lazy_server(
     *,
     shared: SharedSessions | None = None,
     led: LedSessions | None = None,
+    records: SessionRecords | None = None,
 ) -> Lazy[McpServer]:
     """The MCP server of one offer; ``end`` ends its sessions and streams. Close it with ``aclose``.
 
@@ -47,7 +49,7 @@ def lazy_server(
     async def serve() -> AsyncIterator[McpServer]:
         module = await asyncio.to_thread(import_module, _SERVER_MODULE)
         server: McpServer = module.McpServer(
-            offer, calls, reads, options, long_results, shared=shared, led=led
+            offer, calls, reads, options, long_results, shared=shared, led=led, records=records
         )
         async with server.running():
             yield server

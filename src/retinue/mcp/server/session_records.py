@@ -40,10 +40,14 @@ class SessionRecord(NamedTuple):
 
 
 class SessionRecords:
-    """The records of the open sessions, one file each in ``folder``, which other users cannot read."""
+    """The records of the open sessions, one file each in ``folder``, which other users cannot read.
 
-    def __init__(self, folder: Path) -> None:
+    ``server`` names one of several servers with the same folder.
+    """
+
+    def __init__(self, folder: Path, server: str = "") -> None:
         self._folder = folder
+        self._server = server
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def add(self, session_id: str, owner: str, method: str, params: Mapping[str, Any] | None) -> None:
@@ -78,4 +82,9 @@ class SessionRecords:
             self._file(session_id).unlink(missing_ok=True)
 
     def _file(self, session_id: str) -> Path:
-        return self._folder / sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+        place = f"{self._server}\n{session_id}".encode("utf-8", "surrogatepass")
+        return self._folder / sha256(place).hexdigest()
+
+    def of_server(self, server: str) -> SessionRecords:
+        """The records of another server in the same folder."""
+        return SessionRecords(self._folder, server)

@@ -23,6 +23,7 @@ from retinue.core.errors import (
     InputRefusedError,
     RetinueError,
 )
+from retinue.core.json_values import check_encodable
 from retinue.core.parts import value_of_parts
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
 from retinue.core.usage import Usage, add_usage
@@ -100,6 +101,7 @@ class InteractiveHubCalls:
         outgoing = OutgoingCall(call.trace)
         began = time.perf_counter()
         try:
+            check_encodable(call.arguments)
             relayed = replace(call, arguments=arguments)
             reply = await _converse(self._client, self._hub, CALL_SKILL, relayed, outgoing, channel)
             if is_unknown_tool(reply):

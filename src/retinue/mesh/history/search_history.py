@@ -84,6 +84,32 @@ class _Search:
     """The newest record, whether its skill is read-only, and when the call ended."""
 
 
+class EndedCall(NamedTuple):
+    """What an ended call says of its skill, as values of JSON.
+
+    ``is_member``: the caller has chosen its id. ``search`` is the search that the call names, "" = none.
+    """
+
+    trace: str
+    skill: str
+    agent: str
+    caller: str
+    is_member: bool
+    verdict: Verdict
+    run_step: str | None = None
+    search: str = ""
+
+
+def read_ended_call(event: CallEndedEvent) -> EndedCall | None:
+    """What an ended call says of its skill; None if it says nothing, or agents praise themselves."""
+    call, outcome = event.call, event.outcome
+    verdict = _judge(outcome)
+    if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
+        return None
+    caller, is_member = call.principal.id, _names_itself(call.principal)
+    return EndedCall(call.trace.id, call.skill, str(outcome.agent), caller, is_member, verdict, call.run_step)
+
+
 class SearchHistory:
     """The history of one process; off until `open` gives it a store.
 
@@ -126,11 +152,18 @@ class SearchHistory:
         """What receipts of other hubs say of an agent; it counts also while no history is kept."""
         self.catch_up: Callable[[], None] = lambda: None
         """Delivers the events of calls that have ended and wait."""
+        self.on_watch: Callable[[], None] = lambda: None
+        """Called at the first search, from which on calls are observed."""
 
     @property
     def is_on(self) -> bool:
         """Whether calls leave records."""
         return self._hashes is not None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a search may have led to calls, so that they are observed."""
+        return self.is_on and self._subscribe is None
 
     def open(
         self, store: HistoryStore, hashes: Hashes, wishes: WishPolicy, subscribe: Callable[[], None]
@@ -217,13 +250,18 @@ class SearchHistory:
         """Keep what came of an ended call that a search led to; an observer of the event bus."""
         if self._hashes is None or not isinstance(event, CallEndedEvent) or event.is_message:
             return
-        call, outcome = event.call, event.outcome
-        verdict = _judge(outcome)
+        call = event.call
         expected = self._expected.pop((call.trace.id, call.skill), None) if self._expected else None
-        if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
+        ended = read_ended_call(event)
+        if ended is not None:
+            self.keep(ended if expected is None else ended._replace(search=expected))
+
+    def keep(self, call: EndedCall) -> None:
+        """Keep what came of a call that a search led to, also of another process of the hub."""
+        if self._hashes is None:
             return
-        place = (str(outcome.agent), call.skill)
-        search = self._find_search(call, place, expected)
+        place = (call.agent, call.skill)
+        search = self._find_search(call, place)
         offer = None if search is None else search.offers.get(place) or self._find_offer(search, place)
         if search is None or offer is None:
             return
@@ -236,12 +274,12 @@ class SearchHistory:
             offer.key,
             offer.digest,
             search.stems,
-            self._hash_caller(call.principal),
-            verdict,
+            self._hashes.of_caller(call.caller, is_member=call.is_member),
+            call.verdict,
         )
         self._put(record)
         search.last = record, offer.is_read_only, now
-        if verdict == "done":
+        if call.verdict == "done":
             self.wishes.fulfil(search.id)
 
     def rate(
@@ -348,11 +386,11 @@ class SearchHistory:
         if record.key != offer.key and is_read_only == offer.is_read_only:
             self._put(replace(current, verdict="corrected"))
 
-    def _find_search(self, call: Call, place: tuple[str, str], expected: str | None) -> _Search | None:
-        searches = self._searches.get(call.principal.id, ())
+    def _find_search(self, call: EndedCall, place: tuple[str, str]) -> _Search | None:
+        searches = self._searches.get(call.caller, ())
         oldest = self._monotonic() - LISTED_FOR_S
         for search in reversed(searches):
-            if search.at >= oldest and place in search.offers and expected in (None, search.id):
+            if search.at >= oldest and place in search.offers and call.search in ("", search.id):
                 return search
         run = call.run_step.partition("/")[0] if call.run_step else ""
         return self._runs.get(run) if run else None
@@ -392,6 +430,7 @@ class SearchHistory:
         if self._subscribe is not None:
             self._subscribe()
             self._subscribe = None
+            self.on_watch()
 
 
 def _judge(outcome: Outcome) -> Verdict | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
+from math import isfinite
 from typing import Any, cast
 from uuid import UUID
 
@@ -72,16 +73,30 @@ def _sort_key(rank: tuple[int, Path]) -> tuple[int, list[tuple[bool, int, str]]]
 def _unfold(error: ValidationError) -> Iterator[ValidationError]:
     """The errors of the only branch of ``anyOf`` that the value can be meant for, if there is just one.
 
-    So a field that is missing inside an optional object is named, instead of "fits no form".
+    So a field that is missing inside an optional object is named, instead of "fits no form". The branch of
+    an optional value that asks for null is none that another value can be meant for.
     """
     if error.kind.name in {"anyOf", "oneOf"} and hasattr(error.kind, "context"):
         here = len(error.instance_path)
-        meant = [branch for branch in error.kind.context if branch and not _is_other_form(branch, here)]
+        branches = [branch for branch in error.kind.context if branch]
+        meant = [branch for branch in branches if not _is_other_form(branch, here)]
+        if not meant and error.kind.name == "anyOf":
+            meant = [branch for branch in branches if not _asks_for_null(branch, here)]
         if len(meant) == 1:
             for inner in meant[0]:
                 yield from _unfold(inner)
             return
     yield error
+
+
+def _asks_for_null(branch: list[ValidationError], depth: int) -> bool:
+    """Whether this branch takes null only."""
+    return any(
+        error.kind.name == "type"
+        and len(error.instance_path) == depth
+        and list(error.kind.as_dict()["types"]) == ["null"]
+        for error in branch
+    )
 
 
 def _is_other_form(branch: list[ValidationError], depth: int) -> bool:
@@ -172,7 +187,7 @@ def describe_shape(value: Any) -> str:
         case int():
             return "an integer"
         case float():
-            return "a number"
+            return "a number" if isfinite(value) else f"{value}, which is not JSON"
         case str():
             return f"a string of {_count(len(value), 'character')}"
         case list() | tuple():

@@ -35,7 +35,7 @@ CANDIDATES = 64
 """How many skills of a large index are scored for one query; at least twice the query's limit."""
 
 WITHIN = 200
-"""In a search within at most this many listings, all of their skills are scored."""
+"""In a search within at most this many listings, none of their skills is missed that shares most stems."""
 
 LIKELY_FROM = 0.28
 """The `Fit` score from which a hit is called likely; one in ten of the correct answers is below it."""
@@ -303,7 +303,7 @@ class SkillSearch:
         if within is None:
             return query, self.index.list_candidates(query.asked, query.expanded, visible, limit=limit)
         if len(within) <= WITHIN:
-            return query, self.index.list_skills(within, visible)
+            return query, self.index.list_matching(within, query.asked, query.expanded, visible, limit=limit)
         ids = within if isinstance(within, Set) else frozenset(within)
         return query, self.index.list_candidates(
             query.asked, query.expanded, visible, limit=limit, within=ids

@@ -84,8 +84,27 @@ class TextIndex(Protocol):
     ) -> Sequence[SkillText]:
         """All skills of these listings."""
 
+    def list_matching(
+        self,
+        listing_ids: Collection[ListingKey],
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+    ) -> Sequence[SkillText]:
+        """As `list_candidates` within a few listings, of which it misses none that shares most."""
+
     def close(self) -> None:
         """Release the store; the index must not be used afterwards."""
+
+
+def weigh_stems(counts: Mapping[str, int], asked: Collection[str]) -> dict[str, float]:
+    """How much each stem counts in the choice of candidates, by the number of skills that have it.
+
+    A rough measure is enough: rare stems count for more.
+    """
+    return {stem: (1.0 if stem in asked else EXPANDED_WEIGHT) / skills for stem, skills in counts.items()}
 
 
 class MemoryTextIndex:
@@ -164,11 +183,9 @@ class MemoryTextIndex:
         within: Container[ListingKey] | None = None,
     ) -> Sequence[SkillText]:
         shared: defaultdict[tuple[ListingKey, int], float] = defaultdict(float)
-        for stem, weight in {**dict.fromkeys(expanded, EXPANDED_WEIGHT), **dict.fromkeys(asked, 1.0)}.items():
-            postings = self._postings.get(stem, ())
-            for place in postings:
-                # A rough measure is enough to choose candidates: rare stems count for more.
-                shared[place] += weight / len(postings)
+        for stem, weight in weigh_stems(self.counts({*asked, *expanded}), asked).items():
+            for place in self._postings[stem]:
+                shared[place] += weight
         visible = (
             place
             for place in shared
@@ -181,6 +198,18 @@ class MemoryTextIndex:
     ) -> Sequence[SkillText]:
         texts = (self._texts[listing_id] for listing_id in listing_ids if listing_id in self._texts)
         return [skill for text in texts for skill in text.skills if skill.visibility in visibilities]
+
+    def list_matching(
+        self,
+        listing_ids: Collection[ListingKey],
+        asked: Collection[str],
+        expanded: Collection[str],
+        visibilities: Collection[str],
+        *,
+        limit: int,
+    ) -> Sequence[SkillText]:
+        within = frozenset(listing_ids)
+        return self.list_candidates(asked, expanded, visibilities, limit=limit, within=within)
 
     def close(self) -> None:
         return None

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 
 _CACHED_WORDS = 8_192
 
@@ -195,7 +195,7 @@ def stem_words(text: str, *, keep: frozenset[str] = frozenset()) -> list[tuple[s
     Stop words in ``keep`` stay. A text of stop words alone keeps them: ``get_all`` is a name that someone
     may ask for.
     """
-    telling = list(chain.from_iterable(_stem_chunk(chunk, keep) for chunk in _chunks(text)))
+    telling = list(chain.from_iterable(map(_stem_chunk, _chunks(text), repeat(keep))))
     return telling or [(word, word) for word in split_words(text)]
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
-from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError
 from retinue.core.record import HUB_NAME
 from retinue.markdown.definition import MarkdownAgent
 from retinue.runtime.loading.markdown_files import list_files, read_folder
-from retinue.storage.files import file_mode, replace_file, storage_errors
+from retinue.storage.files import file_mode, hold_lock, replace_file, storage_errors
 from retinue.storage.state import State
 
 FOLDER = Path(".claude") / "agents"
@@ -153,7 +152,7 @@ def _read_sources(state: State) -> dict[str, str]:
 
 def _change_sources(state: State, change: Callable[[dict[str, str]], object]) -> None:
     path = _sources_file(state)
-    with storage_errors(path), FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+    with storage_errors(path), hold_lock(Path(f"{path}.lock"), mode=file_mode(path.parent)):
         sources = _read_sources(state)
         change(sources)
         replace_file(path, orjson.dumps(sources, option=orjson.OPT_SORT_KEYS), mode=PRIVATE)

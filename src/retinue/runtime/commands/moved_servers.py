@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import ValidationError
 
 from retinue.client.mesh_client import MeshClient
@@ -41,7 +40,7 @@ from retinue.runtime.commands.imports import (
 from retinue.runtime.imports.files import find_own_url, read_imports
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
-from retinue.storage.files import replace_file, storage_errors
+from retinue.storage.files import hold_lock, replace_file, storage_errors
 from retinue.storage.state import State
 
 
@@ -359,7 +358,7 @@ def _alone(state: State) -> Iterator[None]:
     folder = moves_file(state, next(iter(CLIENTS.values()))).parent
     with storage_errors(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    with FileLock(folder / ".lock", mode=0o600):
+    with hold_lock(folder / ".lock", mode=0o600):
         yield
 
 

@@ -19,10 +19,13 @@ from retinue.core.record import AgentRecord, Listing, ListingKey
 from retinue.hub.orchestration.results import METADATA_KEY
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
+from retinue.mcp.relay.session_records import RelayedRecords
+from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
+from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.imports.reads import HubReads, ServerReads, ServersInHub
 from retinue.mcp.upstream.imports.server import IMPORTS
@@ -62,13 +65,15 @@ class SharedMcp:
     """A product: what the endpoints of several processes of one hub share.
 
     ``make_state`` names suspended calls, so that each process knows who has one. The leader has ``sessions``;
-    in another process they are ``led``, and ``send_result`` gives the leader a long result.
+    in another process they are ``led``, and ``send_result`` gives the leader a long result. ``relayed`` are
+    the records of the leader's sessions at agents.
     """
 
     make_state: Callable[[], str]
     sessions: SharedSessions | None = None
     led: LedSessions | None = None
     send_result: Callable[[Sequence[Any]], Awaitable[None]] | None = None
+    relayed: RelayedRecords | None = None
 
 
 @asynccontextmanager
@@ -114,9 +119,17 @@ async def open_hub_mcp(process: Process, imported: ServersInHub | None) -> Async
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(own.aclose)
-        fallbacks = FallbackEndpoints(process, options, long_results, imported)
+        records = None if shared is None or shared.sessions is None else shared.sessions.records
+        fallbacks = FallbackEndpoints(process, options, long_results, imported, records)
         stack.push_async_callback(fallbacks.aclose)
-        relay = RelayEndpoint(dispatcher, directory, process.get(AgentClient), fallback=fallbacks.open)
+        relay = RelayEndpoint(
+            dispatcher,
+            directory,
+            process.get(AgentClient),
+            sessions=RelayedSessions(records=None if shared is None else shared.relayed),
+            fallback=fallbacks.open,
+            has_fallback_session=fallbacks.has_session,
+        )
         endpoint = mcp_route(own, ensure_fresh=partial(directory.ensure_fresh, for_call=True))
         named = Route(
             f"/agents/{agent.name}/mcp", _OwnEndpoint(agent.name, dispatcher.access, endpoint.app, relay)
@@ -154,7 +167,10 @@ class _Held:
 
 
 class FallbackEndpoints:
-    """MCP servers in front of ``/execute``, made from cards, for agents that do not speak MCP."""
+    """MCP servers in front of ``/execute``, made from cards, for agents that do not speak MCP.
+
+    ``records`` let the next leader of a hub go on with their sessions.
+    """
 
     def __init__(
         self,
@@ -162,7 +178,9 @@ class FallbackEndpoints:
         options: McpOptions,
         long_results: LongResults,
         imported: ServersInHub | None,
+        records: SessionRecords | None = None,
     ) -> None:
+        self._records = records
         self._directory = process.get(Directory)
         self._dispatcher = process.dispatcher
         self._names = process.tables.get(McpTable).names
@@ -181,6 +199,14 @@ class FallbackEndpoints:
             if displaced is not None:
                 await displaced.stack.aclose()
         return held.app
+
+    def has_session(self, listing: Listing, session_id: str) -> bool:
+        """Whether a session at the endpoint of an agent is recorded."""
+        records = self._records_of(listing)
+        return records is not None and records.find(session_id) is not None
+
+    def _records_of(self, listing: Listing) -> SessionRecords | None:
+        return None if self._records is None else self._records.of_server("\n".join(listing.id))
 
     async def _make(self, listing: Listing) -> _Held:
         directory = self._directory
@@ -219,7 +245,14 @@ class FallbackEndpoints:
         source = _Nothing() if servers is None or imported is None else ServerReads(imported, listing.key)
         timeout_s = dispatcher.timeouts.endpoint_s
         reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)
-        server = lazy_server(offer, dispatcher, reads, self._options, self._long_results)
+        server = lazy_server(
+            offer,
+            dispatcher,
+            reads,
+            self._options,
+            self._long_results,
+            records=self._records_of(listing),
+        )
         stack.push_async_callback(server.aclose)
         return _Held(server, mcp_route(server, "/").app, stack)
 

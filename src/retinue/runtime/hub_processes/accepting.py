@@ -16,11 +16,14 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from retinue.runtime.hub_processes.board import Board
-from retinue.runtime.serving import HttpServer, Stop
+from retinue.runtime.serving import HttpServer, Stop, end_task
 from retinue.web.connection_gate import HttpLimits
 
 YIELD_S = 0.001
 """How long a process with more connections than another one waits before it accepts."""
+
+LOOK_S = 0.02
+"""Seconds between two looks whether a process that starts may accept."""
 
 PAUSE_S = 0.2
 """How long a process that cannot accept leaves new connections to the others."""
@@ -28,19 +31,36 @@ PAUSE_S = 0.2
 
 @asynccontextmanager
 async def serving_shared(
-    app: ASGIApp, listener: socket.socket, stop: Stop, limits: HttpLimits, board: Board, processes: int
+    app: ASGIApp,
+    listener: socket.socket,
+    stop: Stop,
+    limits: HttpLimits,
+    board: Board,
+    processes: int,
+    is_ready: Callable[[], bool],
 ) -> AsyncIterator[None]:
-    """Serve while inside, as `retinue.runtime.serving.serving`, from a socket of several processes."""
+    """Serve while inside, as `retinue.runtime.serving.serving`, from a socket of several processes.
+
+    A process that is not ready leaves new connections to the others, if one of them serves. What it loads
+    until then stops its event loop for some tenths of a second, and a call that it has accepted would wait.
+    """
     server = HttpServer(app, limits)
     server.server_state.connections = CountedConnections(board.note_connections)
     async with server.running((), stop):
         acceptor = Acceptor(listener, server.make_protocol, server.server_state.connections, board, processes)
-        acceptor.start()
-        board.note_serving()
+        starting = asyncio.create_task(_start(acceptor, board, processes, is_ready))
         try:
             yield
         finally:
+            await end_task(starting)
             acceptor.stop()
+
+
+async def _start(acceptor: Acceptor, board: Board, processes: int, is_ready: Callable[[], bool]) -> None:
+    while not is_ready() and board.has_other(processes):
+        await asyncio.sleep(LOOK_S)
+    acceptor.start()
+    board.note_serving()
 
 
 class CountedConnections(set[Any]):

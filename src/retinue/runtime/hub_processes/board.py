@@ -83,6 +83,10 @@ class Board:
         """The process id of a process that serves; None for one that does not."""
         return self._words[_row(index)] or None
 
+    def has_other(self, processes: int) -> bool:
+        """Whether another process serves."""
+        return any(self._words[_row(index)] for index in range(processes) if index != self._index)
+
     def is_ahead(self, count: int, processes: int) -> bool:
         """Whether another process that serves has fewer connections than this one with ``count``."""
         words = self._words

@@ -1,4 +1,7 @@
-"""The core of a process of a hub that answers calls beside the leader: no sources, no runs, no agents."""
+"""The core of a process of a hub that answers calls beside the leader: no sources, no runs, no agents.
+
+Of the skills of the hub it runs those that only hand a call on; the leader runs all others.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.approvals.records import ApprovalStore
 from retinue.authoring.agent import Agent
-from retinue.authoring.local import LocalFirst
+from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME, Candidate, Health
+from retinue.hub.agents import add_call_skills
 from retinue.mcp.server.shared_sessions import (
     CANCELLED,
     ENDED,
@@ -43,7 +47,8 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Reach
-from retinue.runtime.hub_processes.leader import POLICIES, send_json
+from retinue.runtime.hub_processes.leader import POLICIES, SEARCHES, send_json
+from retinue.runtime.hub_processes.led_history import LedHistory
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
 from retinue.runtime.hub_processes.other_figures import list_digest_calls, render_figures
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
@@ -96,6 +101,10 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         stack.callback(dispatcher.admission.events.flush)
         # a client sees name, version and title of the hub, whichever process answers
         agent = Agent(HUB_NAME, version=version("retinue"), title="Retinue")
+        history = leader.history = LedHistory(dispatcher.admission.events)
+        add_call_skills(agent, directory, dispatcher.access, history.expect)
+        own = {agent.name: agent}
+        lookup.add(LocalLookup(own, start.url), LocalInvoker(own, dispatcher, dispatcher.timeouts))
         shown = MeshAgents(agent, dispatcher.access, start.url, directory)
         process = start.make_process("hub", agent, dispatcher, shown, peers, lookup)
         follower = DirectoryFollower(
@@ -103,6 +112,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         )
         sessions = FollowedSessions()
         follower.on_news |= {
+            SEARCHES: history.watch,
             SESSIONS: sessions.replace,
             OPENED: sessions.open,
             ENDED: sessions.end,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.history.search_history import EndedCall
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.forwarding import read_inside, render_inside, request_inside
 from retinue.runtime.hub_processes.leader import (
@@ -40,6 +41,7 @@ from retinue.runtime.hub_processes.leader import (
     SKILLS,
     TOUCH_PATH,
 )
+from retinue.runtime.hub_processes.led_history import LedHistory
 from retinue.storage.audit_store import render_inputs, render_row
 from retinue.storage.listing_store import SqliteListings
 
@@ -94,15 +96,19 @@ class _Row(NamedTuple):
     duration_ms: float
 
 
-def _render_rows(rows: Sequence[_Row], decisions: Sequence[Any]) -> bytes:
-    """The sums of the calls and the decisions of policies in one line, and each row in a line of its own."""
+def _render_rows(rows: Sequence[_Row], decisions: Sequence[Any], ended: Sequence[EndedCall]) -> bytes:
+    """The sums of the calls, the decisions of policies and what the history keeps of the calls in one line.
+
+    Each row follows in a line of its own.
+    """
     sums: dict[tuple[str, str, str | None], list[float]] = {}
     for row in rows:
         if row.counted is not None:
             calls = sums.setdefault(row.counted, [0, 0.0])
             calls[0] += 1
             calls[1] += row.duration_ms
-    head = orjson.dumps([[[*counted, *calls] for counted, calls in sums.items()], decisions])
+    totals = [[*counted, *calls] for counted, calls in sums.items()]
+    head = orjson.dumps([totals, decisions, [list(call) for call in ended]])
     return b"\n".join([head, *(row.rendered for row in rows)])
 
 
@@ -127,6 +133,8 @@ class Leader:
         self._inputs: deque[str] = deque(maxlen=ROWS_KEPT)
         self.find_decisions: Callable[[], DecisionFigures | None] = lambda: None
         """Finds the decisions of policies that the leader does not count yet."""
+        self.history: LedHistory | None = None
+        """The ended calls that the history of the leader does not know yet."""
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
         self._wake = asyncio.Event()
 
@@ -199,10 +207,11 @@ class Leader:
                 await self._exchange(HEALTH_PATH, verdict)
                 if self._verdicts[key] is verdict:  # calls may have shown something else meanwhile
                     del self._verdicts[key]
-            while self._rows:
+            while self._rows or self.history:
                 rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
-                with _taken(self.find_decisions()) as decisions:
-                    await self._send(ROWS_PATH, _render_rows(rows, decisions))
+                history = nullcontext(()) if self.history is None else self.history.taken()
+                with _taken(self.find_decisions()) as decisions, history as ended:
+                    await self._send(ROWS_PATH, _render_rows(rows, decisions, ended))
                 for _ in rows:
                     self._rows.popleft()
             while self._inputs:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.record import HUB_NAME
+from retinue.hub.agents import RELAYS
 from retinue.mcp.codec.tools import AGENT_MARK, list_agents_of
 from retinue.mesh.admission import ProcessLimits
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
@@ -38,6 +40,7 @@ from retinue.web.disconnect import read_body, replay
 _MAX_KNOWN = 10_000
 _MARKS = (AGENT_MARK, ".")
 _RESULT = "result:"
+_KEY = b"idempotency-key"
 _ENVELOPE = b'"performative"'
 
 
@@ -85,7 +88,7 @@ class Reach:
         if head.protocol == "execute":
             if head.agent is not None:
                 return self.covers_agent(head.agent)
-            return body is not None and self.covers_skill(read_request(body).get("method"))
+            return body is not None and self._covers_execute(head, read_request(body))
         if body is None:
             return False
         if head.protocol == "a2a":
@@ -123,6 +126,15 @@ class Reach:
                 del self._known_tools[next(iter(self._known_tools))]
         return is_covered
 
+    def covers_relay(self, name: object, arguments: object) -> bool:
+        """Whether a skill of the hub hands a call on to agents that are called by their URL."""
+        if name not in RELAYS or not isinstance(arguments, dict):
+            return False
+        agent = arguments.get("agent")
+        if not agent:
+            return self.covers_skill(arguments.get("skill"))
+        return isinstance(agent, str) and self.covers_agent(agent.partition("@")[0])
+
     def may_repeat(self, head: RequestHead | None, body: bytes | None) -> bool:
         """Whether a request to the leader may be sent again to the next one, because it changes nothing."""
         if head is None or body is None:
@@ -134,13 +146,24 @@ class Reach:
         tool = find_tool(body)
         return changes_nothing(body) if tool is None else self._own_skills().get(tool, False)
 
+    def _covers_execute(self, head: RequestHead, request: Mapping[str, Any]) -> bool:
+        """Whether a call that names no agent is answered here."""
+        method = request.get("method")
+        if method not in RELAYS:
+            return self.covers_skill(method)
+        # the leader keeps the outcomes of the skills of the hub by their keys
+        return _KEY not in head.headers and self.covers_relay(method, request.get("params"))
+
     def _covers_mcp(self, head: RequestHead, body: bytes) -> bool:
         request = read_request(body)
         params = request.get("params")
         params = params if isinstance(params, dict) else {}
         if head.agent is None:
             is_known = head.is_sessionless or head.session in self._sessions
-            return is_known and request.get("method") == "tools/call" and self.covers_tool(params.get("name"))
+            if not is_known or request.get("method") != "tools/call":
+                return False
+            name = params.get("name")
+            return self.covers_tool(name) or self.covers_relay(name, params.get("arguments"))
         # the leader has the sessions of agents, and the long results of all processes
         is_kept = str(params.get("uri", "")).startswith(_RESULT)
         return head.is_sessionless and not is_kept and self.covers_agent(head.agent)

@@ -18,6 +18,7 @@ from retinue.core.record import Candidate, Health, ListingKey
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
+from retinue.mesh.history.search_history import EndedCall, SearchHistory
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
 from retinue.mesh.reading import Change
 from retinue.parts.process import Process
@@ -51,6 +52,7 @@ SKILLS = "skills"
 OWN_SKILLS = "own skills"
 POLICIES = "policies"
 BREAKER = "breaker opened"
+SEARCHES = "searches are followed"
 
 
 MAX_UNTOLD = 10_000
@@ -181,8 +183,11 @@ class LeaderExchange:
         if log is not None:
             for row in rows:
                 log.append_rendered(row)
-        calls, decisions = orjson.loads(sums)
+        calls, decisions, ended = orjson.loads(sums)
         self._process.get(CallFigures).seed(CallSummary(*summary) for summary in calls)
+        if ended and (history := self._process.find(SearchHistory)) is not None:
+            for call in ended:
+                history.keep(EndedCall(*call))
         loaded = self._process.find(LoadedPolicies)
         if loaded is not None and loaded.figures is not None:
             loaded.figures.add(decisions)

@@ -9,10 +9,12 @@ from functools import partial
 from secrets import token_urlsafe
 from typing import Any
 
+from retinue.mcp.relay.session_records import RelayedRecords
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.server.shared_sessions import SESSIONS, USED, SharedSessions
 from retinue.mesh.directory.rollouts import OtherCalls
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
@@ -21,7 +23,13 @@ from retinue.runtime.endpoints.dashboard import ServingProcesses
 from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.leader import POLICIES, RESULT_PATH, TOUCH_PATH, LeaderExchange
+from retinue.runtime.hub_processes.leader import (
+    POLICIES,
+    RESULT_PATH,
+    SEARCHES,
+    TOUCH_PATH,
+    LeaderExchange,
+)
 from retinue.runtime.hub_processes.led_policies import answer_policies
 from retinue.runtime.hub_processes.other_figures import OtherFigures, count_digest_calls
 from retinue.runtime.hub_processes.place import HubPlace, make_task_id, own_names, owns_name
@@ -49,6 +57,7 @@ class LeaderPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         exchange = LeaderExchange(process)
         _share_mcp(process, exchange, self._place)
+        _share_history(process, exchange)
         process.add(
             SharedTasks,
             SharedTasks(own_names(self._place, make_task_id), partial(owns_name, self._place), leads=True),
@@ -98,12 +107,21 @@ async def _sharing_policies(process: Process, exchange: LeaderExchange) -> Async
     yield
 
 
+def _share_history(process: Process, exchange: LeaderExchange) -> None:
+    """Let the history know the calls of the other processes, from the first search on."""
+    history = process.get(SearchHistory)
+    exchange.state_now[SEARCHES] = lambda: history.is_watching
+    history.on_watch = lambda: exchange.tell(SEARCHES, True)
+
+
 def _share_mcp(process: Process, exchange: LeaderExchange, place: HubPlace) -> None:
     """Let the other processes answer calls in the MCP sessions of the leader."""
     with storage_errors(place.folder):
         records = SessionRecords(place.folder / "sessions")
+        relayed = RelayedRecords(place.folder / "relayed")
     sessions = SharedSessions(exchange.tell, records)
-    process.add(SharedMcp, SharedMcp(make_state=own_names(place, token_urlsafe), sessions=sessions))
+    make_state = own_names(place, token_urlsafe)
+    process.add(SharedMcp, SharedMcp(make_state=make_state, sessions=sessions, relayed=relayed))
     exchange.state_now |= {SESSIONS: sessions.list_open, USED: lambda: sessions.is_used}
 
     async def touch(used: Sequence[str]) -> bool:

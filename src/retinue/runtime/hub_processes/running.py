@@ -34,6 +34,7 @@ from retinue.runtime.hub_processes.leader_part import LeaderPart
 from retinue.runtime.hub_processes.place import HubPlace, own_names
 from retinue.runtime.launch import Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.mesh import Chains
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.hub_moments import FolderWatchPart, HubFilePart
 from retinue.runtime.parts.policies import PoliciesPart
@@ -127,7 +128,10 @@ async def _serve(
             exchange = figures_app(process)
         inner = HttpServer(inner_app(exchange, restored(front.answer)), limits)
         await stack.enter_async_context(inner.running((place.take_inner(),), stop))
-        await stack.enter_async_context(serving_shared(front, listener, stop, limits, board, place.count))
+        own = process.get(ProcessState)
+        await stack.enter_async_context(
+            serving_shared(front, listener, stop, limits, board, place.count, lambda: own.is_started)
+        )
         yield
 
 

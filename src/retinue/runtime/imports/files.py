@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
-from filelock import FileLock
 from pydantic import ValidationError
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError
 from retinue.mesh.pins import Document, Pins
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
-from retinue.storage.files import file_mode, replace_file, storage_errors
+from retinue.storage.files import file_mode, hold_lock, replace_file, storage_errors
 from retinue.storage.state import State
 
 PRIVATE = 0o600
@@ -61,7 +61,7 @@ def write_import(state: State, name: str, table: ImportTable | None) -> None:
     """Keep one import in the state, or remove it. The file is readable for its owner only."""
     state.prepare()
     path = state.imports
-    with storage_errors(path), FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+    with storage_errors(path), hold_lock(Path(f"{path}.lock"), mode=file_mode(path.parent)):
         tables = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
         tables.pop(name, None)
         if table is not None:
@@ -94,7 +94,7 @@ def open_pins(settings: Settings, state: State) -> Pins:
     path = state.pins
 
     def update(change: Callable[[Document], Document]) -> Document:
-        with storage_errors(path), FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+        with storage_errors(path), hold_lock(Path(f"{path}.lock"), mode=file_mode(path.parent)):
             kept = change(read_pins(state))
             replace_file(path, orjson.dumps(kept), mode=PRIVATE)
         return kept

@@ -54,7 +54,7 @@ class ManyHubsPart(Part):
                 HealthChanges(directory, agent_stats, sharing, name_place()),
                 cards,
             ]
-            works = [cards.read_told()]
+            works = [cards.read_pending()]
             if process.kind == "hub":
                 tokens = SharedTokens(news, process.state.keys, process.state.mesh_key())
                 topics.append(tokens)

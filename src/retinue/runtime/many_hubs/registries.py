@@ -19,7 +19,7 @@ MAX_CARDS = 200
 _log = structlog.get_logger("retinue.many_hubs")
 
 
-class _Told:
+class _PendingReads:
     """What others have told of one registry and is not read yet, by key, with the digest of each tag.
 
     ``reading`` is the card that is read now, and ``is_reading`` that the whole registry is.
@@ -44,7 +44,7 @@ class RegistryChanges(Topic):
     def __init__(self, directory: Directory, registries: Collection[str]) -> None:
         self._directory = directory
         self._registries = {_plain(name): name for name in registries}
-        self._told = {name: _Told() for name in registries}
+        self._pending = {name: _PendingReads() for name in registries}
         self._changed: dict[ListingKey, str | None] = {}
         directory.subscribe(self._note)
 
@@ -63,52 +63,52 @@ class RegistryChanges(Topic):
         source = self._registries.get(news["registry"])
         if source is None:
             return
-        told = self._told[source]
+        pending = self._pending[source]
         if news["cards"] is None:
-            told.is_whole = True
+            pending.is_whole = True
         for key, tag, digest in news["cards"] or ():
             listing_id = ListingKey(source, key, tag)
             entry = self._directory.find_entry(listing_id)
             if (None if entry is None else entry.digest) != digest:
-                told.cards.setdefault(key, {})[listing_id] = digest
-        if told.is_whole or told.cards:
-            told.due.set()
+                pending.cards.setdefault(key, {})[listing_id] = digest
+        if pending.is_whole or pending.cards:
+            pending.due.set()
 
-    async def read_told(self) -> None:
+    async def read_pending(self) -> None:
         """Read the cards that others have told until cancelled; no registry waits for another one."""
         async with asyncio.TaskGroup() as group:
-            for source, told in self._told.items():
-                group.create_task(self._read_told(source, told))
+            for source, pending in self._pending.items():
+                group.create_task(self._read_pending(source, pending))
 
-    async def _read_told(self, source: str, told: _Told) -> None:
+    async def _read_pending(self, source: str, pending: _PendingReads) -> None:
         while True:
-            await told.due.wait()
-            told.due.clear()
-            while told.is_whole or told.cards:
+            await pending.due.wait()
+            pending.due.clear()
+            while pending.is_whole or pending.cards:
                 try:
-                    await self._read_next(source, told)
+                    await self._read_next(source, pending)
                 except Exception as error:  # noqa: BLE001 - one failed reading must not end the others
                     _log.warning("changed cards cannot be read", registry=_plain(source), error=str(error))
 
-    async def _read_next(self, source: str, told: _Told) -> None:
+    async def _read_next(self, source: str, pending: _PendingReads) -> None:
         try:
-            if told.is_whole:
-                told.is_whole, told.cards, told.is_reading = False, {}, True
+            if pending.is_whole:
+                pending.is_whole, pending.cards, pending.is_reading = False, {}, True
                 await self._directory.sources.read(source)
             else:
-                key = next(iter(told.cards))
-                told.reading = told.cards.pop(key)
+                key = next(iter(pending.cards))
+                pending.reading = pending.cards.pop(key)
                 await self._directory.reread_key(source, key)
         finally:
-            told.reading, told.is_reading = {}, False
+            pending.reading, pending.is_reading = {}, False
 
     def _note(self, change: ListingChange) -> None:
         entry = change.entry
-        told = self._told.get(entry.source)
-        if told is None or change.measured:
+        pending = self._pending.get(entry.source)
+        if pending is None or change.measured:
             return
         digest = None if change.kind == "removed" else entry.digest
-        if not told.explains(entry.id, digest):
+        if not pending.explains(entry.id, digest):
             self._changed[entry.id] = digest
             self.wake()
 

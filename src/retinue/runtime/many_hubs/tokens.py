@@ -13,6 +13,7 @@ import hmac
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import orjson
 import structlog
 
-from retinue.core.errors import StateDamagedError
+from retinue.core.errors import StateDamagedError, StateError
 from retinue.runtime.many_hubs.exchange import Topic
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.mesh_news import MeshNews, Record
@@ -31,6 +32,9 @@ WATCH_S = 0.5
 
 SYNCHRONIZE_S = 60.0
 """The longest time between two looks at the database, which may have been restored from a backup."""
+
+MERGE_WITHIN_S = 1.0
+"""How long to wait for a command that holds the lock of the file; after that the next round tries again."""
 
 _KIND = "token"
 _SHARED = "shared_tokens.json"
@@ -120,6 +124,9 @@ class SharedTokens(Topic):
         ]
         if written:
             await self._news.write_records(_KIND, written)
+        # what is written again and again, because another hub has another key, is told once
+        is_news = bool(written) and written != self._written
+        self._written = written or self._written
         dropped = held.keys() & revoked
         added = {
             token_id: parse_token(orjson.loads(row.body))
@@ -128,12 +135,19 @@ class SharedTokens(Topic):
         }
         if dropped or added:
             # in a thread, because a command may hold the lock of the file
-            await asyncio.to_thread(self._file.merge, added.values(), dropped)
+            merge = partial(self._file.merge, added.values(), dropped, within_s=MERGE_WITHIN_S)
+            try:
+                await asyncio.to_thread(merge)
+            except StateDamagedError:
+                raise
+            except StateError as error:
+                # the next round tries again; until then this hub gives signs of life
+                _log.warning("tokens of other hubs wait", error=error.message, remedy=error.remedy)
+                self._is_stale = True
+                return is_news
             _log.info("tokens of other hubs", added=len(added), revoked=len(dropped))
         self._write_known(_Known(frozenset(held.keys() - dropped | added.keys()), revoked))
-        # what is written again and again, because another hub has another key, is told once
-        is_told, self._written = written == self._written, written or self._written
-        return bool(written) and not is_told
+        return is_news
 
     def _render(self, token: IssuedToken) -> Record:
         return self._sign(Record(token.id, orjson.dumps(render_token(token)), ""))

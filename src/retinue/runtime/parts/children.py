@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import structlog
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.mesh.directory.directory import Directory
@@ -38,8 +41,12 @@ HUB = frozenset({"hub"})
 IMPORTS_LOOK_S = 1.0
 """The interval at which the hub looks for imported agents in Markdown."""
 
+TEAMS_LOOK_S = 0.2
+
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
+
+_log = structlog.get_logger("retinue.children")
 
 
 class ModelsPart(Part):
@@ -157,13 +164,19 @@ class SupervisorPart(Part):
 
             Start and stop the programs of teams.
             """
-            before = look()
+            before, problem = look(), ""
             while True:
-                await asyncio.sleep(IMPORTS_LOOK_S)
-                if (now := look()) != before:
-                    before = now
-                    await catch_up(process)  # the policies of a team are in force before its programs run
-                    children.replace_soon(list_specs(current))
+                await _wait_for_teams(process.state, before[1])
+                try:
+                    if (now := look()) != before:
+                        await catch_up(process)  # the policies of a team are in force before its programs run
+                        children.replace_soon(list_specs(current))
+                        before = now
+                    problem = ""
+                except Exception as error:  # noqa: BLE001 - no later change would be followed
+                    if problem != str(error):
+                        problem = str(error)
+                        _log.error("agents and teams cannot be read; tried again", error=problem)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -199,6 +212,15 @@ class SupervisorPart(Part):
             problems=problems,
             figures=figures,
         )
+
+
+async def _wait_for_teams(state: State, before: object) -> None:
+    """Wait until it is time to look again; a command that waits for the programs of a team waits less."""
+    until = time.monotonic() + IMPORTS_LOOK_S
+    while True:
+        await asyncio.sleep(TEAMS_LOOK_S)
+        if time.monotonic() >= until or find_teams_change(state) != before:
+            return
 
 
 async def probe_all(process: Process, timeout_s: float) -> None:

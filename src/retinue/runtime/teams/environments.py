@@ -7,6 +7,7 @@ environment that is not complete has another name, so a killed installation leav
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
 import secrets
@@ -24,9 +25,10 @@ from typing import Any
 
 import orjson
 
-from retinue.core.errors import InvalidSettingError, StateError
+from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
 from retinue.processes.environment import select_inherited
-from retinue.storage.files import make_folder, storage_errors
+from retinue.storage.files import is_full, make_folder, storage_errors, sync_folder
+from retinue.team.vendored import ARCHIVES, WHEELS, use_archives
 
 INSTALL_WITHIN_S = 600.0
 _TEMPORARY = ".making-"
@@ -34,14 +36,29 @@ _TEMPORARY = ".making-"
 _SETTINGS = ("UV_", "PIP_", "npm_config_", "NPM_CONFIG_")
 """The variables that tell uv, pip and npm where their indexes and caches are."""
 
+_WITHOUT_INDEX = {
+    "UV_NO_CONFIG": "1",
+    "UV_OFFLINE": "1",
+    "PIP_CONFIG_FILE": os.devnull,
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+
 
 class Environments:
-    """The environments below the folder ``root``, installed with variables of ``environ``."""
+    """The environments below the folder ``root``, installed with variables of ``environ``.
 
-    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+    ``vendored`` is the folder of the files of a digest that has its packages; then no index is asked.
+    """
+
+    def __init__(self, root: Path, environ: Mapping[str, str], *, vendored: Path | None = None) -> None:
         self._root = root
-        own = {name: value for name, value in environ.items() if name.startswith(_SETTINGS)}
-        self._environ = select_inherited(environ) | own
+        self.vendored = vendored
+        if vendored is None:
+            self._environ = select_installer_variables(environ)
+        else:
+            self._environ = select_inherited(environ) | _WITHOUT_INDEX
+            if cache := environ.get("UV_CACHE_DIR"):
+                self._environ["UV_CACHE_DIR"] = cache
 
     def python_of(self, lock: bytes, *, is_agent: bool) -> Path:
         """Where the Python of a lock is, or would be."""
@@ -84,29 +101,38 @@ class Environments:
             try:
                 place.mkdir(mode=0o700)
                 install(place)
+                os.sync()  # a power failure after the rename leaves no empty file; installers do not fsync
                 try:
                     place.rename(folder)
                 except OSError:
                     if not folder.is_dir():  # another process was faster
                         raise
+                sync_folder(folder.parent)
             finally:
                 shutil.rmtree(place, ignore_errors=True)
 
     def _install_python(self, place: Path, lock: bytes, is_agent: bool) -> None:
         lock_file = place / "pylock.toml"
         lock_file.write_bytes(lock)
+        requirements = place / "requirements.txt"
         environment = place / "made"
         python = environment / "bin" / "python"
+        local: tuple[str, ...] = ()
+        if self.vendored is not None:
+            local = ("--no-index", "--find-links", str(self.vendored / WHEELS))
         if uv := shutil.which("uv", path=self._environ.get("PATH")):
             self._run((uv, "venv", "--quiet", "--python", sys.executable, str(environment)), place)
             options = ("--require-hashes", "--no-build", "--quiet", "--python", str(python))
-            self._run((uv, "pip", "sync", *options, str(lock_file)), place)
+            sources: tuple[str, ...] = ("sync", str(lock_file))
+            if local:
+                requirements.write_text(render_requirements(lock), "utf-8")
+                sources = ("install", "--no-deps", *local, "-r", str(requirements))
+            self._run((uv, "pip", *sources, *options), place)
         else:
             self._run((sys.executable, "-m", "venv", str(environment)), place)
-            requirements = place / "requirements.txt"
             requirements.write_text(render_requirements(lock), "utf-8")
-            options = ("--require-hashes", "--no-deps", "--only-binary", ":all:", "--quiet")
-            self._run((str(python), "-m", "pip", "install", *options, "-r", str(requirements)), place)
+            checks = ("--require-hashes", "--no-deps", "--only-binary", ":all:", "--quiet", *local)
+            self._run((str(python), "-m", "pip", "install", *checks, "-r", str(requirements)), place)
         if is_agent:
             _add_own_packages(environment)
         for entry in list(environment.iterdir()):
@@ -114,17 +140,31 @@ class Environments:
         environment.rmdir()
 
     def _install_npm(self, place: Path, manifest: bytes, lock: bytes) -> None:
+        offline: tuple[str, ...] = ()
+        if self.vendored is not None:
+            lock = use_archives(lock, str(self.vendored / ARCHIVES))
+            offline = ("--offline", "--userconfig", os.devnull)
         (place / "package.json").write_bytes(manifest)
         (place / "package-lock.json").write_bytes(lock)
-        self._run(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"), place)
+        options = ("--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", *offline)
+        self._run(("npm", "ci", *options), place)
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
         complaint = run_installer(arguments, folder, self._environ, INSTALL_WITHIN_S)
         if complaint is not None:
+            if is_full(folder):
+                raise StorageFullError(str(folder))
             program = Path(arguments[0]).name
-            raise StateError(
-                f"{program} cannot install what the team locked: {complaint}", remedy="is the network there?"
-            )
+            remedy = "check the network and the index; a digest of retinue pack --vendor needs neither"
+            if self.vendored is not None:
+                remedy = "use a digest that was packed for this platform"
+            raise StateError(f"{program} cannot install what the team locked: {complaint}", remedy=remedy)
+
+
+def select_installer_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ``environ`` that uv, pip and npm get."""
+    own = {name: value for name, value in environ.items() if name.startswith(_SETTINGS)}
+    return select_inherited(environ) | own
 
 
 def run_installer(

@@ -25,7 +25,15 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError, TeamRefusedError
-from retinue.storage.files import make_folder, refuse_gone, replace_file, storage_errors
+from retinue.storage.files import (
+    hold_lock,
+    make_folder,
+    refuse_gone,
+    replace_file,
+    storage_errors,
+    sync_folder,
+    write_file,
+)
 from retinue.storage.state import State
 
 TEAMS = "teams"
@@ -196,7 +204,7 @@ class TeamStore:
     def _changing_rows(self) -> Iterator[dict[str, Any]]:
         """The rows as a document, which is written at the end unless an error is raised."""
         self._prepare()
-        with storage_errors(self.rows_file), FileLock(f"{self.rows_file}.lock", mode=_PRIVATE):
+        with storage_errors(self.rows_file), hold_lock(Path(f"{self.rows_file}.lock"), mode=_PRIVATE):
             document = _read_object(self.rows_file)
             content = orjson.dumps(document, option=orjson.OPT_INDENT_2)
             yield document
@@ -264,9 +272,12 @@ class TeamStore:
                 for path, content in files.items():
                     place = incoming / path
                     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    place.write_bytes(content)
-                    place.chmod(0o400)
+                    write_file(place, content, mode=0o400)
+                # a power failure after the rename leaves no empty file under the digest
+                for place in {incoming, *(path for path in incoming.rglob("*") if path.is_dir())}:
+                    sync_folder(place)
                 incoming.rename(folder)
+                sync_folder(folder.parent)
             except BaseException:
                 _remove(incoming)
                 raise

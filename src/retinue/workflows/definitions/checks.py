@@ -20,19 +20,15 @@ from retinue.workflows.definitions.definition import (
     Definition,
     Foreach,
     Loop,
-    OnAgent,
-    OnMessage,
-    OnWebhook,
     Parallel,
     Retry,
-    Schedule,
     Step,
     Timer,
-    Triggers,
     WaitFor,
     WorkflowSettings,
 )
 from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.starts import OnAgent, OnMessage, OnWebhook, Schedule, Triggers
 from retinue.workflows.definitions.step_checks import StepChecks
 from retinue.workflows.definitions.think import Think, ThinkContext, ThinkLimits
 from retinue.workflows.definitions.values import StrictModel
@@ -118,27 +114,28 @@ def unknown_key(document: Document, path: Path, known: Sequence[str]) -> Definit
 
 
 def _list_faults(document: Document, error: ValidationError) -> list[DefinitionError]:
-    found = [dict(one) for one in error.errors(include_url=False)]
+    details = [dict(one) for one in error.errors(include_url=False)]
     # a missing key is more likely misspelt: the unknown key is reported first
-    found.sort(key=lambda one: one["type"] == "missing")
-    faults = [render_fault(document, one) for one in found]
+    details.sort(key=lambda one: one["type"] == "missing")
+    faults = [render_fault(document, one) for one in details]
     return sorted(faults, key=lambda fault: fault.line)
 
 
 def render_fault(
     document: Document,
-    found: Mapping[str, Any],
+    detail: Mapping[str, Any],
     path: Path | None = None,
     form: str = "retinue docs workflows",
 ) -> DefinitionError:
-    """The fault that pydantic ``found`` in a document, at a path; ``form`` is the command that tells more.
+    """The fault of a document that an error of pydantic describes in ``detail``.
 
-    Without a path, it is the one that pydantic found the fault at.
+    ``path`` is its place in the document, None for that of ``detail``; ``form`` is the command that tells
+    more.
     """
     if path is None:
-        path = tuple(key for key in found["loc"] if key not in ("[key]", "dict[str,any]", "str"))
+        path = tuple(key for key in detail["loc"] if key not in ("[key]", "dict[str,any]", "str"))
         path = tuple(key for key in path if not (isinstance(key, str) and key.startswith("list[")))
-    kind = found["type"]
+    kind = detail["type"]
     if kind == "extra_forbidden":
         parent = str(path[-2]) if len(path) > 1 else None
         if parent is None:
@@ -149,24 +146,24 @@ def render_fault(
     if kind == "missing":
         return document.fault(path[:-1], f"{path[-1]!r} is missing", f"add {path[-1]}")
     if kind == "value_error":
-        return document.fault(path, str(found["ctx"]["error"]), f"{form} shows the form")
+        return document.fault(path, str(detail["ctx"]["error"]), f"{form} shows the form")
     if kind == "string_pattern_mismatch":
         return document.fault(
-            path, f"{found['input']!r} is no name", "use letters, digits, _ and -, beginning with a letter"
+            path, f"{detail['input']!r} is no name", "use letters, digits, _ and -, beginning with a letter"
         )
     wanted = _SHAPES.get(kind)
     if wanted is None:
-        problem = f"{_name_rule(str(found['msg']))}; it is {_show(found['input'])}"
+        problem = f"{_name_rule(str(detail['msg']))}; it is {_show(detail['input'])}"
     else:
-        problem = f"it must be {wanted}; it is {name_shape(found['input'])}"
+        problem = f"it must be {wanted}; it is {name_shape(detail['input'])}"
     remedy = "quote texts that look like numbers; " if kind == "string_type" else ""
     return document.fault(path, problem, f"{remedy}{form} shows the form")
 
 
 def _name_rule(message: str) -> str:
     """What a value must be, in a message of pydantic about it or about what holds it."""
-    _, found, rule = message.partition(" should ")
-    return f"it must {rule}" if found else message
+    _, verb, rule = message.partition(" should ")
+    return f"it must {rule}" if verb else message
 
 
 def _show(value: Any) -> str:

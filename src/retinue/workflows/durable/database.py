@@ -21,10 +21,9 @@ from typing import Any, TypeVar, TypeVarTuple
 import psycopg
 import sqlalchemy as sa
 import structlog
-from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
-from retinue.storage.files import create_database, file_mode, is_for_want_of_room, refuse_gone
+from retinue.storage.files import create_database, file_mode, hold_lock, is_for_want_of_room, refuse_gone
 from retinue.storage.run_store import check_encoding
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
@@ -49,6 +48,9 @@ BRIEF_RETRY_S = 3.0
 
 FULL_RETRY_S = 1.0
 """The same while the disk is full, which lasts until somebody frees space; the caller gets an error."""
+
+_MIGRATE_S = 60.0
+"""How long another process may change the tables of the same file."""
 
 IDLE_S = 10.0
 """How long a session on Postgres may be idle in a transaction, holding locks that others wait for."""
@@ -288,7 +290,7 @@ class RunDatabase:
             if self._is_read_only:
                 self._tables.check()
                 return
-            with FileLock(f"{path}.lock", mode=file_mode(path.parent)):
+            with hold_lock(Path(f"{path}.lock"), mode=file_mode(path.parent), within_s=_MIGRATE_S):
                 self._file.check()
                 create_database(path)
                 self._make_tables()

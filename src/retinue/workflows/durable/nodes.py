@@ -29,7 +29,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import StateError
-from retinue.storage.files import make_folder, refuse_gone, replace_file, storage_errors
+from retinue.storage.files import hold_lock, make_folder, refuse_gone, replace_file, storage_errors
 from retinue.storage.runs_file import Mark
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
@@ -410,7 +410,7 @@ def read_host(folder: Path) -> str:
     """The random name of this state folder among all that share a database, created once."""
     path = folder / "host"
     make_folder(folder)
-    with FileLock(folder / ".lock", mode=0o600):
+    with hold_lock(folder / ".lock", mode=0o600):
         if path.exists():
             return path.read_text("ascii").strip()
         host = secrets.token_hex(6)

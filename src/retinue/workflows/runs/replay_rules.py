@@ -175,7 +175,8 @@ class ReplayRules:
         for path in paths:
             if asyncio.current_task() is not self.task:
                 raise self.refuse(
-                    f"durable call {path!r} comes from a task other than the body's: use child runs"
+                    f"durable call {path!r} comes from a task other than the body's: "
+                    "use child runs, or in Python run.gather in place of asyncio.gather"
                 )
             if self._path is not None:
                 raise self.refuse(f"durable call {path!r} while {self._path!r} is in flight: use child runs")

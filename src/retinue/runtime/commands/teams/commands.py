@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +28,12 @@ from retinue.runtime.commands.teams.acceptance import (
 )
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
-from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
+from retinue.runtime.commands.teams.installed import (
+    check_files,
+    make_environments,
+    plan_installations,
+    verify_signature,
+)
 from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
@@ -50,6 +56,7 @@ from retinue.runtime.commands.teams.upgrading import (
     refuse_other_rollout,
     wait_for_drain,
 )
+from retinue.runtime.commands.teams.vendoring import vendor_packages
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.programs import (
@@ -68,11 +75,13 @@ from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
-from retinue.team.definition import DATA
+from retinue.team.definition import DATA, TeamImport
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
+from retinue.team.files import ARCHIVES_LAYER, WHEELS_LAYER
 from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
+from retinue.team.vendored import check_vendored
 from retinue.web.http_client import HttpClient
 
 Echo = Callable[[str], None]
@@ -150,16 +159,22 @@ class TeamCommands:
         self._http = http
         self._store = TeamStore(state)
 
-    async def pack(self, folder: Path, *, registry: str | None, output: Path | None) -> PackedTeam:
+    async def pack(
+        self, folder: Path, *, registry: str | None, output: Path | None, vendor: bool = False
+    ) -> PackedTeam:
         """Pack and sign the team in a folder, into the registry of the state, another one, or a file.
 
-        Raises InvalidSettingError for a folder that is not as its lock says, or that holds a secret.
+        With ``vendor`` the packages of its locks are in the digest, too. Raises InvalidSettingError for a
+        folder that is not as its lock says, or that holds a secret.
         """
-        source = read_source(folder)
+        source = await asyncio.to_thread(read_source, folder)
         lock = source.read_lock()
         source.check_secrets(os.environ)
         check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
-        package = pack_team(source.definition, lock, source.files)
+        files = list(source.files)
+        if vendor:
+            files += await asyncio.to_thread(vendor_packages, source, lock, os.environ)
+        package = await asyncio.to_thread(pack_team, source.definition, lock, files)
         config = package.blobs[package.manifest.config.digest]
         team = open_team(package.manifest, config, digest=package.digest, where=source.definition.name)
         signer = card_signer(self._settings.signatures, self._state)
@@ -247,7 +262,7 @@ class TeamCommands:
         values = find_secrets(self._store, row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
-            await self._install(pulled, team, echo)
+            await self._install(pulled, team, echo, is_running=True)
             return await self._renew_secrets(row, team, values, echo)
         with self._store.starting(row, team.names):
             await self._check_mesh(team)
@@ -315,7 +330,7 @@ class TeamCommands:
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
             signer = verify_signature(self._store, team, self._trusted_keys()).owner
-            check_files(self._store, team)
+            await asyncio.to_thread(check_files, self._store, team)
             check_requires(team)
             check_data(team, self._read_active(row))
             check_programs(team)
@@ -326,7 +341,7 @@ class TeamCommands:
                 return await self._follow(row, team, echo)
             with self._store.starting(row, team.names):
                 await self._check_mesh(team)
-                make_environments(self._store, team, os.environ)
+                await asyncio.to_thread(make_environments, self._store, team, os.environ)
                 if row.active is None:
                     started = replace(
                         row,
@@ -415,7 +430,7 @@ class TeamCommands:
         if active is None or active.digest == pulled.team.digest:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
-        files = {file.path: (folder / file.path).read_bytes() for file in active.files}
+        files = await asyncio.to_thread(_read_files, folder, active)
         changes = compare_content(TeamContent(active, files), await read_content(pulled))
         return [line for change in changes for line in change.render()]
 
@@ -431,30 +446,49 @@ class TeamCommands:
             async with open_client(self._settings, self._state) as client:
                 await check_mesh_names(self._store, team, client)
 
-    async def _install(self, pulled: PulledTeam, team: Team, echo: Echo) -> None:
+    async def _install(self, pulled: PulledTeam, team: Team, echo: Echo, *, is_running: bool = False) -> None:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""
         check_programs(team)
         if not self._store.has(team.name, team.digest):
             files = await pulled.pull_files()
+            contents = {file.path: file.content for file in files}
+            check_vendored(team.files, team.lock, contents, where=pulled.place)
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
-            content = {f"{FILES}/{file.path}": file.content for file in files}
+            content = {f"{FILES}/{path}": file for path, file in contents.items()}
             proof = {MANIFEST: pulled.manifest_bytes, SIGNATURES: orjson.dumps(list(pulled.signatures))}
-            self._store.install(
-                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **proof, **content}
-            )
+            content |= {CONFIG: config, SETTINGS: render_settings(team), **proof}
+            await asyncio.to_thread(self._store.install, team.name, team.digest, content)
             echo(f"files unpacked: {len(files)}")
-        make_environments(self._store, team, os.environ)
+        has_packages = bool(plan_installations(self._store, team, os.environ))
+        making = asyncio.to_thread(make_environments, self._store, team, os.environ)
+        if is_running or not has_packages:
+            await making
+            return
+        # the hub starts meanwhile; the step that needs it raises why it does not
+        starting = asyncio.create_task(ensure_hub(self._state, self._http, logs=self._settings.logs))
+        try:
+            await making
+        finally:
+            await asyncio.gather(starting, return_exceptions=True)
 
     async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
         """Start the program of each import once, and compare its tools with the locked ones."""
-        texts = {**values, DATA: str(self._store.data_folder(team.name))}
-        for name, table in team.definition.imports.items():
-            if table.package is not None:
-                made = import_table(self._store, team, name, table, texts)
-                command = (made.command or "", *made.args)
-                folder = self._store.data_folder(team.name)
-                tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
-                check_tools(team.name, name, team.lock.imports[name].tools, tools)
+        folder = self._store.data_folder(team.name)
+        texts = {**values, DATA: str(folder)}
+
+        async def check(name: str, table: TeamImport) -> None:
+            made = import_table(self._store, team, name, table, texts)
+            command = (made.command or "", *made.args)
+            tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
+            check_tools(team.name, name, team.lock.imports[name].tools, tools)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, table in team.definition.imports.items():
+                    if table.package is not None:
+                        group.create_task(check(name, table))
+        except* RetinueError as errors:
+            raise errors.exceptions[0] from None
 
     async def _ask_for_rollout(
         self,
@@ -507,6 +541,15 @@ class TeamCommands:
             self._store.settle(started, team.names)
             await renew_schedules(client, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
+
+
+def _read_files(folder: Path, team: Team) -> dict[str, bytes]:
+    """The installed files of a digest but its packages, which no difference looks at."""
+    return {
+        file.path: (folder / file.path).read_bytes()
+        for file in team.files
+        if file.layer not in (WHEELS_LAYER, ARCHIVES_LAYER)
+    }
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +19,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.commands.teams.import_tools import read_tools
 from retinue.runtime.commands.teams.source import LOCKS, PYLOCK, TeamSource, read_source, write_lock
-from retinue.runtime.teams.environments import Environments, run_installer
+from retinue.runtime.teams.environments import Environments, run_installer, select_installer_variables
 from retinue.runtime.teams.programs import import_command
 from retinue.storage.files import make_folder, replace_file, storage_errors
 from retinue.team.definition import DATA, LOCK_FILE, TeamAgent, TeamImport
@@ -264,15 +264,8 @@ def _check_names(agents: Mapping[str, LockedAgent]) -> None:
 def _run(
     arguments: Sequence[str], folder: Path, environ: Mapping[str, str], what: str, text: str = ""
 ) -> None:
-    own = select_inherited(environ) | _own_settings(environ)
-    complaint = run_installer(arguments, folder, own, LOCK_WITHIN_S, text)
+    complaint = run_installer(arguments, folder, select_installer_variables(environ), LOCK_WITHIN_S, text)
     if complaint is not None:
         raise InvalidSettingError(
             what, f"{arguments[0]}: {complaint}", remedy="correct its version, or try again"
         )
-
-
-def _own_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tell uv, pip and npm where their indexes are."""
-    names: Callable[[str], bool] = lambda name: name.startswith(("UV_", "PIP_", "npm_config_", "NPM_CONFIG_"))  # noqa: E731
-    return {name: value for name, value in environ.items() if names(name)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from retinue.core.errors import (
     InvalidSettingError,
     ReferenceNotFoundError,
     RegistryRefusedError,
+    RegistryUnreachableError,
     RetinueError,
     TeamRefusedError,
 )
@@ -155,6 +157,9 @@ class TeamPlace:
             return await self._registry.pull_blob(repository, blob)
         except (ContentMissingError, DigestMismatchError) as error:
             raise TeamRefusedError("changed", repository, error.message) from error
+        except RegistryUnreachableError as error:
+            error.remedy = "nothing was changed; check the network, then run the command again"
+            raise
 
     async def pull(self, reference: Reference) -> PulledTeam:
         """Resolve a reference once, and read manifest, config and signatures of its digest."""
@@ -233,7 +238,8 @@ async def pull_team(
 ) -> PulledTeam:
     """The team of a reference, from its file, its registry, or the registry of the state."""
     if reference.file is not None:
-        place = TeamPlace(LayoutFile(_read_layout(reference.file), str(reference.file)))
+        content = await asyncio.to_thread(_read_layout, reference.file)
+        place = TeamPlace(LayoutFile(content, str(reference.file)))
         return await place.pull(Reference(PREFIX + "file", digest=reference.digest))
     if reference.plain is None:
         place = TeamPlace(LayoutRegistry(state.registry))

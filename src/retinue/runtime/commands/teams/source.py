@@ -11,6 +11,7 @@ from pathlib import Path
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import find_sensitive
 from retinue.storage.files import replace_file, storage_errors
+from retinue.team.credentials import holds_credential
 from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, TeamSchedule, parse_definition
 from retinue.team.files import MAX_FILE_BYTES, MAX_FILES, TeamFile, find_list_problem, find_path_problem
 from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config
@@ -63,8 +64,19 @@ class TeamSource:
     def check_secrets(self, environ: Mapping[str, str]) -> None:
         """Refuse files that hold a token of a known form, or the value of a declared secret.
 
-        Raises InvalidSettingError, which names the place and never the value.
+        So are URLs with a password in ``team.toml``. Raises InvalidSettingError, which names the place and
+        never the value.
         """
+        definition = self.definition
+        addresses = {
+            f"imports.{name}": [text for text in (table.url, table.a2a, table.server) if text is not None]
+            for name, table in definition.imports.items()
+        }
+        addresses |= {f"llm.{name}": [table.base_url or ""] for name, table in definition.llm.items()}
+        for place, texts in (*definition.list_texts(), *addresses.items()):
+            if any(map(holds_credential, texts)):
+                remedy = 'name it in [secrets] of team.toml and write "${NAME}" in its place'
+                raise InvalidSettingError(f"{FILE}: {place}", "it has a URL with a password", remedy=remedy)
         values = {name: environ.get(name, "") for name in self.definition.secrets}
         for file in self.files:
             if file.path.rpartition("/")[2] in _GENERATED:
@@ -204,8 +216,8 @@ def _check_schedule(source: TeamSource, schedule: TeamSchedule, field: str) -> N
     """Raise InvalidSettingError unless the keys of the team and those of the workflow make a schedule."""
     from pydantic import ValidationError
 
-    from retinue.workflows.definitions.definition import Schedule
     from retinue.workflows.definitions.loading import load_definition
+    from retinue.workflows.definitions.starts import Schedule
 
     content = next(file.content for file in source.files if file.path == source.workflows[schedule.workflow])
     own = load_definition(content.decode("utf-8", "replace"), source=schedule.workflow).schedule

@@ -1,0 +1,72 @@
+"""Which process of a hub accepts the connections of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from starlette.types import Receive, Scope, Send
+
+from retinue.runtime.hub_processes.accepting import LOOK_S, serving_shared
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.serving import Stop
+from retinue.web.connection_gate import HttpLimits
+from tests.system import WAIT_S
+
+
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _ask(port: int) -> bytes:
+    reading, writing = await asyncio.open_connection("127.0.0.1", port)
+    writing.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    line = await reading.readline()
+    writing.close()
+    return line
+
+
+async def test_a_process_that_starts_leaves_connections_to_one_that_serves_until_it_is_ready(
+    tmp_path: Path,
+) -> None:
+    boards = [Board(tmp_path / "board", index, 2) for index in range(2)]
+    is_ready: list[bool] = []
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+
+        async def serve(index: int, is_done: asyncio.Event) -> None:
+            serving = serving_shared(
+                _answer, listener, Stop(), HttpLimits(), boards[index], 2, lambda: bool(is_ready)
+            )
+            async with serving:
+                await is_done.wait()
+
+        done = asyncio.Event()
+        boards[0].note_serving()
+        second = asyncio.create_task(serve(1, done))
+        asked = asyncio.create_task(_ask(port))
+        await asyncio.sleep(3 * LOOK_S)
+        assert not asked.done()
+        assert boards[0].find_pid(1) is None
+        boards[0].note_ended(0)  # nobody else serves
+        assert b"204" in await asyncio.wait_for(asked, WAIT_S)
+        done.set()
+        await second
+        boards[0].note_serving()
+        boards[1].note_ended(1)
+        done = asyncio.Event()
+        second = asyncio.create_task(serve(1, done))
+        asked = asyncio.create_task(_ask(port))
+        await asyncio.sleep(3 * LOOK_S)
+        assert not asked.done()
+        is_ready.append(True)
+        assert b"204" in await asyncio.wait_for(asked, WAIT_S)
+        done.set()
+        await second
+    for board in boards:
+        board.close()
