@@ -36,8 +36,11 @@ END_TO_END = (
     "tests/registry/test_everywhere.py::test_an_agent_that_is_found_there_is_called",
 )
 """The tests of slow suites that ``make test`` runs: one real run of each kind."""
-WORKERS = 3
-"""One more than the cores of a small machine, because tests that start processes wait for them."""
+WORKERS = 4
+"""Two more than the cores of a small machine, because tests wait for processes, files and clocks.
+
+With one more, a quarter of the processor time was idle.
+"""
 SLOWEST = 20
 FEW = 50
 """As many changed test files are compiled by the workers without a loss of time."""

@@ -19,12 +19,14 @@ from scripts.npm_packages import InstallFailedError, install
 from tests.processes.running import program
 
 AGENT = Path(__file__).parent / "fixture_agent.py"
+ENDS_SOON = {"RETINUE_TIMEOUTS__DRAIN_S": "0.5"}
+"""The suites leave requests open, for which a process that is asked to stop would wait."""
 
 
 @contextmanager
 def served_agent(folder: Path) -> Iterator[str]:
     """The agent's own endpoint, served by ``retinue serve`` as a process."""
-    environment = {"RETINUE_HOME": str(folder / "home")}
+    environment = {"RETINUE_HOME": str(folder / "home"), **ENDS_SOON}
     with program("serve", str(AGENT), "--no-publish", cwd=folder, environment=environment) as served:
         yield f"{served.url_in('conformance-agent 1.0.0 at')}/mcp"
 
@@ -32,7 +34,7 @@ def served_agent(folder: Path) -> Iterator[str]:
 @contextmanager
 def relayed_agent(folder: Path) -> Iterator[str]:
     """The same agent through a hub: ``/agents/{name}/mcp``."""
-    environment = {"RETINUE_HOME": str(folder / "home")}
+    environment = {"RETINUE_HOME": str(folder / "home"), **ENDS_SOON}
     with program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub:
         url = hub.url_in("hub at")
         with program("serve", str(AGENT), cwd=folder, environment=environment) as served:
@@ -46,7 +48,7 @@ def imported(folder: Path, url: str) -> Iterator[str]:
     # the suites add tools and look for them: nobody is there to accept them
     configured = f'[imports]\npin = false\n\n[imports.fixtures]\nurl = "{url}"\n'
     (folder / "retinue.toml").write_text(configured, "utf-8")
-    environment = {"RETINUE_HOME": str(folder / "other")}
+    environment = {"RETINUE_HOME": str(folder / "other"), **ENDS_SOON}
     with program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub:
         at = hub.url_in("hub at")
         hub.wait_for("1 agent")

@@ -533,5 +533,7 @@ def make_server() -> Server[Any]:
 if __name__ == "__main__":
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(f"{NAME} at http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-        config = uvicorn.Config(make_server().streamable_http_app(), log_level="warning")
+        app = make_server().streamable_http_app()
+        # clients leave streams open, for which it would wait
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
         uvicorn.Server(config).run(sockets=[listening])

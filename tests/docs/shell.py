@@ -15,7 +15,7 @@ from pathlib import Path
 
 import urllib3
 
-from tests.processes.running import Program, program
+from tests.processes.running import Program, program, run_apart
 from tests.services import get_program
 
 READY = {
@@ -58,9 +58,11 @@ class Shell:
             return self.kill(command)
         if name == "curl":
             return curl(arguments)
-        programs = {"retinue": (sys.executable, "-m", "retinue"), "python": (sys.executable,)}
-        found = programs.get(name) or (get_program(name),)
-        done = subprocess.run([*found, *arguments], capture_output=True, text=True, timeout=FEW_S)
+        if name == "retinue":
+            done = run_apart(*arguments, cwd=Path.cwd(), limit_s=FEW_S)
+        else:
+            found = sys.executable if name == "python" else get_program(name)
+            done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=FEW_S)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         self.said = done.stderr
         return done.stdout

@@ -19,6 +19,7 @@ from tests.a2a.wire import message, naming, parts_of, state_of
 from tests.doors.test_a2a_push import Receiver
 from tests.doors.test_policies import (
     ASK,
+    DENY,
     WAYS,
     Bank,
     answer,
@@ -83,6 +84,21 @@ async def test_a_client_is_asked_where_its_person_may_approve_the_own_calls(
         assert ("retinue approvals approve " in text) is (tool == "bank__refund")
         assert silent.messages == []
     assert bank.refunds == [900]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_policies_read_whether_the_client_can_ask_its_person(
+    system: System, wire: Wire, mode: str
+) -> None:
+    rule = DENY.replace(");", ") unless { context.can_ask };")
+    bank = await open_bank(system, wire, rule)
+    token, person = issue(system, "mesh"), Person()
+    assert await refund(bank, mode, person, token) == "refunded 900"
+    # the clerk calls the bank, and its caller can still be asked
+    assert await refund(bank, mode, person, token, "clerk__help_customer") == "refunded 900"
+    async with connect(f"{bank.hub.url}/mcp", mode, authorization=token) as client:
+        assert "(no-refunds)" in texts(await client.call_tool("bank__refund", {"amount": 900}))[0]
+    assert (bank.refunds, person.messages) == ([900, 900], [])
 
 
 async def test_a_dismissed_question_stays_open_and_policies_without_caller_ask_nobody_in_a_client(

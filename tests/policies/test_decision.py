@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from retinue.core.call import Principal
+from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Hints, Skill
+from retinue.policies.cases import parse_cases
 from retinue.policies.decision import CallFacts, Decision, Engine, _Cut
 from retinue.policies.entities import CALL, LIST, Caller, Groups, Resource, name_principal
 from retinue.policies.policy_set import load_policies
@@ -231,7 +233,24 @@ def test_ids_are_compared_in_one_unicode_form_and_cannot_be_composed() -> None:
     assert engine(f'@id("a") forbid({ANY}) when {{ resource.read_only }};').decide(call).verdict == "allow"
 
 
+@pytest.mark.parametrize("broken", [{"caller": "jwt:\ud800"}, {"skill": "\ud800/refund"}])
+def test_a_name_that_is_no_unicode_text_denies_where_policies_decide(broken: dict[str, Any]) -> None:
+    rule = '@id("a") {}forbid(principal, action, resource) when {{ resource.destructive }};'
+    decision = decide(rule.format(""), facts(**broken))
+    assert (decision.verdict, "no Unicode text" in decision.problem) == ("deny", True)
+    watched = decide(rule.format('@mode("watch") '), facts(**broken))
+    assert watched.verdict == "allow"
+    assert watched.would_be is not None
+    assert watched.would_be.verdict == "deny"
+
+
 def test_an_agent_that_calls_itself_is_one_entity() -> None:
     text = f'@id("a") forbid({ANY}) when {{ principal == resource.agent }};'
     assert decide(text, facts(caller="bank")).verdict == "deny"
     assert name_principal("bank").type == "Retinue::Agent"
+
+
+@pytest.mark.parametrize("now", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_case_at_a_time_that_utc_does_not_have_is_refused(now: str) -> None:
+    with pytest.raises(InvalidSettingError, match=r"^c\.yaml: case 1: now: .* the year in UTC"):
+        parse_cases("c.yaml", [{"call": "bank/pay", "expect": "allow", "now": now}])

@@ -215,12 +215,34 @@ def test_the_time_and_the_budgets_of_a_call_are_facts_of_its_context() -> None:
         ("context has calls_left && context.calls_left < 4", True),
         ("context has tokens_left && context.tokens_left < 100", False),
         ('context has dollars_left && context.dollars_left.lessThan(decimal("0.51"))', True),
+        ("!context.can_ask", True),
     ]:
         gate = make_gate(f'@id("a") forbid({CALL}) when {{ {condition} }};')
         gate.clock, gate.zone = (lambda: at), ZoneInfo("Europe/Zurich")
         (skill,) = WIPE.record.skills
         verdict = gate.explain(make_call("wipe", {}, trace=trace), WIPE, skill)["verdict"]
         assert verdict == ("deny" if denied else "allow"), condition
+
+
+def test_more_is_left_of_a_budget_than_the_engine_counts() -> None:
+    dollars = 'context.dollars_left.greaterThan(decimal("5.0"))'
+    condition = f"context.calls_left > 5 && context.tokens_left > 5 && {dollars}"
+    left = "context has calls_left && context has tokens_left && context has dollars_left"
+    trace = replace(tell([], []), calls_left=2**80, extension=TraceExtension(Allowance.of(2**80, 1e300)))
+    gate = make_gate(f'@id("much") forbid({CALL}) when {{ {left} && {condition} }};')
+    (skill,) = WIPE.record.skills
+    explained = gate.explain(make_call("wipe", {}, trace=trace), WIPE, skill)
+    assert (explained["policies"], explained.get("problem")) == (["much"], None)
+
+
+def test_an_explanation_has_the_values_that_policies_read_and_what_else_decides() -> None:
+    large = "when { context.args has n && context.args.n > 5 }"
+    gate = make_gate(f'@id("deny") forbid({CALL}) {large}; @id("ask") @effect("approve") forbid({CALL});')
+    (skill,) = WIPE.record.skills
+    explained = gate.explain(make_call("wipe", {"n": 9, "x": 1}), WIPE, skill)
+    assert (explained["verdict"], explained["policies"]) == ("deny", ["deny"])
+    assert explained["without"] == {"verdict": "approve", "policies": ["ask"]}
+    assert [(row["id"], row["values"]) for row in explained["concerned"]] == [("deny", {"n": 9}), ("ask", {})]
 
 
 def test_lists_have_what_the_caller_and_the_agent_that_calls_for_it_may_see() -> None:

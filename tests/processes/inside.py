@@ -120,7 +120,7 @@ class InsideProgram:
         """End it, and take the modules and the import path of its agents away again."""
         self.end()
         folder = str(self._cwd)
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():  # other threads import meanwhile
             if (getattr(module, "__file__", None) or "").startswith(folder):
                 del sys.modules[name]
         sys.path[:] = [path for path in sys.path if not path.startswith(folder)]

@@ -25,6 +25,8 @@ WAIT_S = 90.0
 """A limit of failures, not a promise: starts of programs take long on a machine that others use, too."""
 COLD_STARTS = "COLD_STARTS" in os.environ
 """Whether every program is started by its command line."""
+READ_AT_START = ("PYTHON", "LD_", "FAKETIME", "DONT_FAKE", "LC_", "LANG", "OTEL_", "SSL_")
+"""Beginnings of the names of variables that Python, the loader or a library reads before the program does."""
 _URL = re.compile(r"http://[0-9.]+:\d+")
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(WAIT_S))
 
@@ -54,7 +56,7 @@ class Program:
         self._ended = False
         variables = {**os.environ, **without_models(arguments), **(environment or {})}
         self.process: ForkedProcess | subprocess.Popen[str]
-        if script is None and not (cold or COLD_STARTS or _is_for_python(environment or {})):
+        if script is None and not (cold or _starts_cold(environment or {})):
             self.process = ForkedProcess(arguments, cwd=str(cwd), environment=variables)
         else:
             self.process = subprocess.Popen(
@@ -128,9 +130,9 @@ class Program:
             self.process.stdout.close()
 
 
-def _is_for_python(environment: Mapping[str, str]) -> bool:
+def _starts_cold(environment: Mapping[str, str]) -> bool:
     """Whether a variable counts when Python starts or imports, not only when the program reads it."""
-    return not all(name.startswith("RETINUE") or name in ("HOME", "PATH") for name in environment)
+    return COLD_STARTS or any(name.startswith(READ_AT_START) for name in environment)
 
 
 def _start_of(script: str | Path | None) -> list[str]:
@@ -156,17 +158,22 @@ def program(
 
 
 def run_apart(
-    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, limit_s: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a ``retinue`` command to its end in a process of its own."""
+    variables = {**os.environ, **(environment or {})}
+    if not _starts_cold(environment or {}):
+        process = ForkedProcess(arguments, cwd=str(cwd), environment=variables, has_errors=True)
+        output, errors = process.communicate(limit_s)
+        return subprocess.CompletedProcess(arguments, process.wait(), output, errors)
     return subprocess.run(
         [*_start_of(None), *arguments],
         cwd=cwd,
-        env={**os.environ, **(environment or {})},
+        env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=limit_s,
         check=False,
     )
 

@@ -303,13 +303,7 @@ def test_an_interrupt_ends_a_call_that_asks(hub: str, folder: Path) -> None:
 
 def count_calls(folder: Path) -> int:
     """How many calls are in flight at the hub; asked by a program, so that logs here stay as they are."""
-    top = subprocess.run(
-        [sys.executable, "-m", "retinue", "top", "--json"],
-        cwd=folder,
-        env={**os.environ, "RETINUE_HOME": str(folder / "state")},
-        capture_output=True,
-        check=True,
-    )
+    top = run_apart("top", "--json", cwd=folder, environment={"RETINUE_HOME": str(folder / "state")})
     return int(orjson.loads(top.stdout)["calls"]["in_flight"])
 
 

@@ -26,21 +26,14 @@ from tests.processes.running import (
     get,
     is_running,
     program,
+    run_apart,
     wait_until,
     write_agent,
 )
 
 
 def retinue(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "retinue", *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_apart(*arguments, cwd=cwd, environment=environment)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.processes.running import WAIT_S, execute, program, wait_until
+from tests.processes.running import WAIT_S, execute, program, run_apart, wait_until
 
 AGENT = '''
 from retinue import Agent
@@ -57,14 +57,7 @@ class Mesh:
         return [row for row in self.logs() if row["event"] == "call" and row["skill"] == "say"]
 
     def read(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", "logs", *arguments],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_apart("logs", *arguments, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -44,11 +44,14 @@ def path(tmp_path: Path) -> str:
 
 
 def start_hub(
-    tmp_path: Path, path: str, server: VendorServer, limit: int = 1_000_000
+    tmp_path: Path, path: str, server: VendorServer, *options: str, limit: int = 1_000_000
 ) -> AbstractContextManager[Program]:
+    """A hub; with ``--bare`` it starts the models and no other agents."""
     (tmp_path / "retinue.toml").write_text(SETTINGS.format(url=server.base_url, limit=limit))
     environment = {"PATH": path, "MY_KEY": KEY, "HOME": str(tmp_path)}
-    return program("hub", "--port", "0", cwd=tmp_path, environment=environment)
+    if "--bare" in options:
+        environment["RETINUE_HUB__MODELS"] = '["mine", "claude"]'
+    return program("hub", *options, "--port", "0", cwd=tmp_path, environment=environment)
 
 
 def wait_for_models(hub: Program) -> None:
@@ -212,7 +215,7 @@ async def test_a_budget_is_kept_over_a_restart(tmp_path: Path, retinue_home: Pat
 def _check_budget(tmp_path: Path, home: Path, path: str, server: VendorServer) -> None:
     for expected in ("result", "error"):
         # the instructions and the data rule alone take more than the second call has left
-        with start_hub(tmp_path, path, server, limit=520) as hub:
+        with start_hub(tmp_path, path, server, "--bare", limit=520) as hub:
             url = hub.url_in("hub at")
             wait_for_models(hub)
             token = (home / "keys" / "local.token").read_text().strip()
@@ -229,7 +232,7 @@ async def test_cancelling_a_call_over_mcp_ends_the_request_to_the_model(
     tmp_path: Path, retinue_home: Path, path: str
 ) -> None:
     async with vendor("anthropic", Hang("let me think")) as server:
-        with start_hub(tmp_path, path, server) as hub:
+        with start_hub(tmp_path, path, server, "--bare") as hub:
             url = await asyncio.to_thread(hub.url_in, "hub at")
             await asyncio.to_thread(wait_for_models, hub)
             told = asyncio.Event()
@@ -253,7 +256,7 @@ async def test_the_error_of_a_provider_reaches_the_client_with_its_remedy_and_wi
     tmp_path: Path, retinue_home: Path, path: str
 ) -> None:
     async with vendor("anthropic", Fail(401, "authentication_error", f"invalid key {KEY}")) as server:
-        with start_hub(tmp_path, path, server) as hub:
+        with start_hub(tmp_path, path, server, "--bare") as hub:
             url = await asyncio.to_thread(hub.url_in, "hub at")
             await asyncio.to_thread(wait_for_models, hub)
             async with asyncio.timeout(30), Client(f"{url}/mcp") as client:

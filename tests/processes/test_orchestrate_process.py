@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from retinue.storage.state import State
-from tests.processes.running import execute, program, wait_until
+from tests.processes.running import execute, program, run_apart, wait_until
 from tests.requirements import requirement
 from tests.seeds.seed_002 import NAMES
 
@@ -39,11 +39,11 @@ claude, gemini = make("claude", 0.95, 0.85), make("gemini", 0.85, 0.95)
 '''
 
 
-def retinue(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "retinue", *arguments]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=120, check=True, **options
-    )
+def retinue(*arguments: str, cwd: Path) -> str:
+    """The output of a command that succeeds."""
+    done = run_apart(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -80,7 +80,11 @@ def test_the_bridge_gives_the_tools_and_the_top_level_metadata_of_the_seed(
         for served in (claude, gemini):
             served.wait_for("published")
         piped = "".join(orjson.dumps(one).decode() + "\n" for one in messages)
-        lines = retinue("mcp", cwd=tmp_path, input=piped).stdout.splitlines()
+        bridge = [sys.executable, "-m", "retinue", "mcp"]
+        done = subprocess.run(
+            bridge, cwd=tmp_path, input=piped, capture_output=True, text=True, timeout=120, check=True
+        )
+        lines = done.stdout.splitlines()
     answers = {one["id"]: one["result"] for line in lines if "result" in (one := orjson.loads(line))}
     info = answers[1]["serverInfo"]
     assert (info["name"], info["version"]) == ("lexical", "2.0.0")
@@ -103,15 +107,15 @@ def test_figures_and_conversations_outlive_a_killed_hub(
         served.wait_for("published")
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
             hub.wait_for("hub at")
-            first = orjson.loads(retinue(*asked, cwd=tmp_path).stdout)
+            first = orjson.loads(retinue(*asked, cwd=tmp_path))
             assert (first["output"], first["agents"]) == ("claude executes after 0 turns", ["claude"])
             url = hub.url_in("hub at")
             token = state.local_token()
             rows = execute(url, "list_agents", {"includeMetrics": True}, token)["result"]["agents"]
             assert rows[0]["metrics"]["totalRequests"] == 1
-            found = retinue("capabilities", "a poem", "--json", cwd=tmp_path).stdout
+            found = retinue("capabilities", "a poem", "--json", cwd=tmp_path)
             assert orjson.loads(found)["recommendations"][0]["agent"] == "claude"
-            assert "forgot" in retinue("cache", "clear", cwd=tmp_path).stdout
+            assert "forgot" in retinue("cache", "clear", cwd=tmp_path)
             hub.send(signal.SIGKILL)
             hub.wait()
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
@@ -119,7 +123,7 @@ def test_figures_and_conversations_outlive_a_killed_hub(
             url = hub.url_in("hub at")
             rows = execute(url, "list_agents", {"includeMetrics": True}, token)["result"]["agents"]
             assert rows[0]["metrics"]["totalRequests"] == 1
-            again = orjson.loads(retinue(*asked, cwd=tmp_path).stdout)
+            again = orjson.loads(retinue(*asked, cwd=tmp_path))
             assert again["output"] == "claude executes after 1 turns"
             wait_until(lambda: state.sessions.is_dir(), "the conversation is kept")
             (file,) = state.sessions.iterdir()

@@ -23,9 +23,6 @@ FIRST, REST = "One,\n ", " \n\ntwo."
 WHOLE = FIRST + REST
 
 SETTINGS = """
-[hub]
-models = ["mine"]
-
 [llm.mine]
 provider = "anthropic"
 model = "claude-test"
@@ -37,7 +34,8 @@ api_key_env = "MY_KEY"
 def start_hub(tmp_path: Path, server: VendorServer) -> AbstractContextManager[Program]:
     (tmp_path / "retinue.toml").write_text(SETTINGS.format(url=server.base_url))
     environment = {"MY_KEY": "sk-very-secret-0123456789abcdef", "HOME": str(tmp_path)}
-    return program("hub", "--port", "0", cwd=tmp_path, environment=environment)
+    environment["RETINUE_HUB__MODELS"] = '["mine"]'
+    return program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=environment)
 
 
 async def test_orchestrate_tells_an_mcp_client_the_text_of_the_model_while_it_is_written(

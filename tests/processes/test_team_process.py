@@ -15,6 +15,13 @@ forbid(principal, action == Retinue::Action::"call", resource)
 when { context.args has name && context.args.name == "Eve" };
 """
 
+SCHEDULE = """
+[[schedules]]
+workflow = "editorial-smoke"
+cron = "0 3 1 1 *"
+input = { who = "Ada" }
+"""
+
 
 def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_one(tmp_path: Path) -> None:
     retinue("new", "--team", "editorial", cwd=tmp_path)
@@ -23,6 +30,7 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
     (policies / "names.cedar").write_text(NOT_EVE)
     agent = tmp_path / "editorial" / "agents" / "greeter" / "agent.py"
     definition = tmp_path / "editorial" / "team.toml"
+    definition.write_text(definition.read_text() + SCHEDULE)
 
     def pack() -> str:
         retinue("lock", "editorial", cwd=tmp_path)
@@ -40,6 +48,10 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
         rows: list[object] = orjson.loads(retinue("agents", "--json", cwd=tmp_path))["agents"]
         return rows
 
+    def list_schedules() -> list[str]:
+        reply = orjson.loads(retinue("schedules", "--json", cwd=tmp_path))
+        return [row["schedule"] for row in reply["schedules"]]
+
     first = pack()
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         hub.wait_for("hub at")
@@ -52,6 +64,7 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
         assert greet() == "Hello, Ada!"
         denied = run_command("call", "greet", '{"name": "Eve"}', cwd=tmp_path)
         assert (denied.returncode, "editorial/not-eve" in denied.stderr) == (4, True)
+        assert list_schedules() == ["editorial.editorial-smoke"]
         listed = orjson.loads(retinue("workflows", "--json", cwd=tmp_path))["workflows"]
         assert "editorial-smoke" in [row["name"] for row in listed]
 
@@ -66,6 +79,7 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
         assert (row["active"], row["failed"]["digest"]) == (first, second)
 
         assert retinue("down", "editorial", cwd=tmp_path) == "editorial 0.1.0 is down"
+        assert list_schedules() == []
         wait_until(lambda: not list_agents(), "no agent")
         assert "editorial 0.1.0 serves" in retinue("up", "--back", "editorial", cwd=tmp_path)
         assert greet() == "Hello, Ada!"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import orjson
@@ -12,13 +13,16 @@ from retinue.core.errors import InvalidSettingError, TeamRefusedError
 from retinue.runtime.commands.teams import locking
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.import_tools import check_tools
+from retinue.runtime.commands.teams.installed import make_environments
 from retinue.runtime.commands.teams.locking import check_package_lock, describe_agent, lock_team
+from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.teams.environments import (
     Environments,
     find_npm_program,
     find_python_program,
     render_requirements,
 )
+from retinue.runtime.teams.programs import FILES
 from retinue.runtime.teams.store import TeamStore
 from retinue.storage.state import State
 from retinue.team.definition import TeamAgent
@@ -154,3 +158,24 @@ def test_a_program_of_a_package_is_one_that_it_has_installed(tmp_path: Path) -> 
     for name, package in (("python", "mcp-pets"), ("sh", "mcp-pets"), ("other", "mcp-pets"), ("pets", "x")):
         with pytest.raises(InvalidSettingError, match=f"{package} has no program {name}"):
             find_python_program(python, package, name)
+
+
+async def test_packages_of_several_locks_are_installed_at_once(
+    teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = '[imports.one]\nnpm = "server@1.2.3"\n[imports.two]\nnpm = "server@1.2.4"\n'
+    locks = {"one": "1.2.3", "two": "1.2.4"}
+    folder = write_team(more=more)
+    for name, version in locks.items():
+        (folder / "locks" / name).mkdir(parents=True)
+        (folder / "locks" / name / "package.json").write_text("{}")
+        (folder / "locks" / name / "package-lock.json").write_bytes(package_lock(version=version))
+    imports = {name: {"lock": f"locks/{name}/package-lock.json"} for name in locks}
+    write_team(more=more, imports=imports)
+    team = (await teams.pack(folder, registry=None, output=None)).team
+    files = {f"{FILES}/{file.path}": file.content for file in read_source(folder).files}
+    TeamStore(state).install(team.name, team.digest, files)
+    both = threading.Barrier(2, timeout=30)
+    monkeypatch.setattr(Environments, "make_npm", lambda *_: both.wait())
+    make_environments(TeamStore(state), team, {})
+    assert not both.broken

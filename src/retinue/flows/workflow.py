@@ -18,9 +18,10 @@ from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.errors import InvalidSettingError
 from retinue.flows.run import Run
 from retinue.flows.source_digest import digest_source
-from retinue.workflows.definitions.definition import CodeDefinition, CodeReference, Schedule
+from retinue.workflows.definitions.definition import CodeDefinition, CodeReference
 from retinue.workflows.definitions.documents import Document, Place
 from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.definitions.starts import Schedule
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 
 Function = Callable[..., Awaitable[Any]]

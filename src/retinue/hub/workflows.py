@@ -30,7 +30,7 @@ from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import INLINE, Loaded, load
 from retinue.workflows.definitions.overrides import apply_overrides
 from retinue.workflows.definitions.step_checks import iterate_places
-from retinue.workflows.library import Library, bundle, is_run_as_mesh
+from retinue.workflows.library import Library, WorkflowBundle, bundle, is_run_as_mesh
 from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.ports import Runs
@@ -173,13 +173,15 @@ class RunStarter:
         self.access.check_start(principal, loaded.definition.name, is_inline=is_inline)
         if self.chains is not None:
             trace = self.chains.enter(trace)
-        bundled = await bundle(self.library_of(trace), loaded)
+        bundled = WorkflowBundle(loaded)
+        if loaded.definition.runs_others:
+            bundled = await bundle(self.library_of(trace), loaded)
         self.access.check_nested_starts(principal, bundled.nested)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
         reach = Reach(principal.agents, principal.through, principal.send)
         origin = Origin(scopes, principal.id, trace, loaded.digest, allowance=trace.allowance, reach=reach)
-        if is_run_as_mesh(loaded):
+        if loaded.definition.runs_as == "mesh" and is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it
                 raise NotAllowedError(

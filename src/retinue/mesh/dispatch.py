@@ -277,6 +277,8 @@ class Dispatcher:
     check_read: CheckRead | None = None
     guards: Guards | None = None
     redacts: Callable[[str], bool] | None = None
+    reads_channel: bool = False
+    """Whether policies read what the client of a call can do, so that each call needs its channel."""
     select: Callable[[tuple[Candidate, ...], str], tuple[Candidate, ...]] | None = None
     """Which candidates may take a call that names no agent; None = all."""
     rollouts: Rollouts | None = None

@@ -44,6 +44,13 @@ def _split(call: Any) -> Any:
     return call
 
 
+def _as_utc(now: datetime) -> datetime:
+    try:
+        return now.replace(tzinfo=now.tzinfo or UTC).astimezone(UTC)
+    except OverflowError:
+        raise ValueError("the year in UTC is not 1 to 9999") from None
+
+
 def _check_zone(name: str) -> str:
     read_zone(name)
     return name
@@ -84,7 +91,7 @@ class Case(BaseModel):
     origin: str | None = None
     skill: CaseSkill = CaseSkill()
     endpoint: str = "mcp"
-    now: datetime = NOON
+    now: Annotated[datetime, AfterValidator(_as_utc)] = NOON
     chain: tuple[str, ...] = ()
     trusted: bool = True
     run: bool = False
@@ -166,7 +173,7 @@ def _read_facts(case: Case) -> CallFacts:
     resource = Resource.make(agent, facts.version, facts.source, facts.trust, item, facts.labels)
     caller = Caller.of(Principal(case.caller, "mesh", frozenset(case.scopes)))
     action = _ACTIONS[case.action]
-    now = case.now.replace(tzinfo=case.now.tzinfo or UTC).astimezone(UTC)
+    now = case.now
     context: dict[str, Any] = {
         "endpoint": case.endpoint,
         "now": {"__extn": {"fn": "datetime", "arg": now.strftime("%Y-%m-%dT%H:%M:%SZ")}},

@@ -359,6 +359,8 @@ class Engine:
     _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
     reads_sources: bool = field(init=False)
     """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
+    reads_channel: bool = field(init=False)
+    """Whether some policy reads whether the client of a call can ask its person."""
     masked_agents: frozenset[str] | None = field(init=False)
     """The agents, as in ids of items, whose values some policy may mask; None for any agent."""
     bound_agents: frozenset[str] = field(init=False)
@@ -367,6 +369,7 @@ class Engine:
     def __post_init__(self) -> None:
         policies = self.policies.policies
         self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.reads_channel = any("can_ask" in policy.facts for policy in policies)
         self.bound_agents = frozenset(name for policy in policies for name in policy.agents or ())
         masking = [policy for policy in policies if policy.effect == "redact" and not policy.is_watched]
         names = [_find_agent(policy) for policy in masking]
@@ -413,12 +416,11 @@ class Engine:
         cut = self._cut(facts.resource, facts.action, facts.caller.id)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts)
-        decision = cut.enforced.decide(facts, entities)
+        decision = self._decide(cut.enforced, facts)
         if cut.with_watched is None:
             return decision
         try:
-            other = cut.with_watched.decide(facts, entities)
+            other = self._decide(cut.with_watched, facts)
         except Exception as error:  # noqa: BLE001 - a watched policy never fails a call
             other = Decision("deny", problem=f"{type(error).__name__}: {error}")
         if other.verdict == decision.verdict:
@@ -433,7 +435,16 @@ class Engine:
             if len(self._parts) >= _KEPT:
                 self._parts.clear()
             cut = self._parts[key] = _Cut.make(policies, permits=permits)
-        return cut.decide(facts, self._render(facts))
+        return self._decide(cut, facts)
+
+    def _decide(self, cut: _Cut, facts: CallFacts) -> Decision:
+        if cut.rules is None and cut.obligations is None:
+            return ALLOWED
+        try:
+            entities = self._render(facts)
+        except TypeError as error:  # half of a surrogate pair in a name has no form in UTF-8
+            return Decision("deny", problem=f"a name in the call is no Unicode text: {error}")
+        return cut.decide(facts, entities)
 
     def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill and caller read."""

@@ -200,12 +200,25 @@ def render_time(now: datetime, zone: tzinfo) -> dict[str, Any]:
     return {"hour": local.hour, "weekday": local.isoweekday()}
 
 
+_MOST_LEFT = 2**63 - 1
+_MOST_DOLLARS = 9e14
+"""The engine counts decimals to 922,337,203,685,477."""
+
+
 def render_budgets(calls: int | None, tokens: int | None, dollars: float | None) -> dict[str, Any]:
-    """What a chain may still spend, as facts of its context; without what has no limit."""
-    facts: dict[str, Any] = {"calls_left": calls, "tokens_left": tokens}
+    """What a chain may still spend, as facts of its context; without what has no limit.
+
+    More than the engine can count is told as the most that it can.
+    """
+    facts: dict[str, Any] = {}
+    if calls is not None:
+        facts["calls_left"] = min(calls, _MOST_LEFT)
+    if tokens is not None:
+        facts["tokens_left"] = min(tokens, _MOST_LEFT)
     if dollars is not None:
-        facts["dollars_left"] = {"__extn": {"fn": "decimal", "arg": f"{max(dollars, 0):.4f}"}}
-    return {name: value for name, value in facts.items() if value is not None}
+        exact = f"{min(max(dollars, 0.0), _MOST_DOLLARS):.4f}"
+        facts["dollars_left"] = {"__extn": {"fn": "decimal", "arg": exact}}
+    return facts
 
 
 def _list_groups(entity: EntityId, groups: Groups) -> list[EntityId]:

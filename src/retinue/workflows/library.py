@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from retinue.core.errors import DefinitionError, RetinueError, StateError, UnknownWorkflowError
 from retinue.core.text import suggest
 from retinue.workflows.caller import cache_key
-from retinue.workflows.definitions.definition import CodeDefinition, Definition, iterate_steps
+from retinue.workflows.definitions.definition import CodeDefinition, Definition
 from retinue.workflows.definitions.loading import (
     Loaded,
     list_broken,
@@ -237,7 +237,7 @@ async def bundle(library: Library, loaded: Loaded) -> WorkflowBundle:
 
     Raises DefinitionError for one that is unknown, wrong, in a circle or too deep; RegistryError.
     """
-    if all(step.workflow is None for step in iterate_steps(loaded.definition.steps)):
+    if not loaded.definition.runs_others:
         return WorkflowBundle(loaded)
     gathering = _Gathering(library)
     await gathering.visit(loaded, ((loaded.definition.name, _key_of(loaded)),))

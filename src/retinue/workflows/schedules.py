@@ -13,8 +13,9 @@ import orjson
 
 from retinue.core.call import Principal, PrincipalKind
 from retinue.workflows.cron import iterate_back
-from retinue.workflows.definitions.definition import Definition, Schedule
+from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.run_forms import Bundled, WholeRun, render_form
+from retinue.workflows.definitions.starts import Schedule
 from retinue.workflows.runs.records import RUN_ID_MARK
 
 LATE_S = 60.0

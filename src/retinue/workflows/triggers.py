@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from retinue.core.call import TraceContext
-from retinue.workflows.definitions.definition import TriggerOptions, Triggers
+from retinue.workflows.definitions.starts import TriggerOptions, Triggers
 from retinue.workflows.runs.records import RUN_ID_MARK
 from retinue.workflows.schedules import LastFiring, ScheduleOwner
 

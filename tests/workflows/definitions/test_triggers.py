@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.errors import DefinitionError
-from retinue.workflows.definitions.definition import (
-    Definition,
-    OnAgent,
-    OnMessage,
-    OnWebhook,
-    Triggers,
-)
+from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.definitions.starts import OnAgent, OnMessage, OnWebhook, Triggers
 
 STEPS = "steps:\n- {id: a, skill: s}\n"
 

@@ -23,7 +23,7 @@ from retinue.hub.scheduling.firing import may_pass
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.permissions import Access, is_seen, matches
-from retinue.workflows.definitions.definition import OnAgent
+from retinue.workflows.definitions.starts import OnAgent
 from retinue.workflows.triggers import Event, StoredTrigger, TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load

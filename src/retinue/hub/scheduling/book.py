@@ -26,7 +26,8 @@ from retinue.hub.scheduling.rows import (
     render_last,
 )
 from retinue.workflows.cron import read_timezone
-from retinue.workflows.definitions.definition import Definition, Schedule
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.starts import Schedule
 from retinue.workflows.schedules import LastFiring, Progress, StoredSchedule
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load

@@ -14,7 +14,7 @@ from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import RepeatedEventError, RetinueError
 from retinue.hub.scheduling.events import EventStarter
 from retinue.mesh.permissions import matches
-from retinue.workflows.definitions.definition import OnMessage
+from retinue.workflows.definitions.starts import OnMessage
 from retinue.workflows.triggers import Event, StoredTrigger
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load

@@ -24,7 +24,8 @@ from retinue.hub.scheduling.rows import (
 )
 from retinue.hub.scheduling.signatures import check_secret, new_secret
 from retinue.mesh.permissions import matches
-from retinue.workflows.definitions.definition import TRIGGERS, Definition, Triggers
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.starts import TRIGGERS, Triggers
 from retinue.workflows.triggers import StoredTrigger, TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -39,6 +40,8 @@ HUB = frozenset({"hub"})
 
 IMPORTS_LOOK_S = 1.0
 """The interval at which the hub looks for imported agents in Markdown."""
+
+TEAMS_LOOK_S = 0.2
 
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
@@ -163,7 +166,7 @@ class SupervisorPart(Part):
             """
             before, problem = look(), ""
             while True:
-                await asyncio.sleep(IMPORTS_LOOK_S)
+                await _wait_for_teams(process.state, before[1])
                 try:
                     if (now := look()) != before:
                         await catch_up(process)  # the policies of a team are in force before its programs run
@@ -209,6 +212,15 @@ class SupervisorPart(Part):
             problems=problems,
             figures=figures,
         )
+
+
+async def _wait_for_teams(state: State, before: object) -> None:
+    """Wait until it is time to look again; a command that waits for the programs of a team waits less."""
+    until = time.monotonic() + IMPORTS_LOOK_S
+    while True:
+        await asyncio.sleep(TEAMS_LOOK_S)
+        if time.monotonic() >= until or find_teams_change(state) != before:
+            return
 
 
 async def probe_all(process: Process, timeout_s: float) -> None:

@@ -20,19 +20,15 @@ from retinue.workflows.definitions.definition import (
     Definition,
     Foreach,
     Loop,
-    OnAgent,
-    OnMessage,
-    OnWebhook,
     Parallel,
     Retry,
-    Schedule,
     Step,
     Timer,
-    Triggers,
     WaitFor,
     WorkflowSettings,
 )
 from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.starts import OnAgent, OnMessage, OnWebhook, Schedule, Triggers
 from retinue.workflows.definitions.step_checks import StepChecks
 from retinue.workflows.definitions.think import Think, ThinkContext, ThinkLimits
 from retinue.workflows.definitions.values import StrictModel

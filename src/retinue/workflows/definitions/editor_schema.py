@@ -13,7 +13,8 @@ from typing import Any, get_args
 import orjson
 
 from retinue.core.errors import InvalidSettingError
-from retinue.workflows.definitions.definition import TRIGGERS, AgentEventName, Definition
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.starts import TRIGGERS, AgentEventName
 from retinue.workflows.definitions.think import MAX_PATTERNS
 from retinue.workflows.definitions.values import DURATION_SCHEMA
 

@@ -49,6 +49,7 @@ from retinue.mcp.server.fast.fast_requests import (
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
 from retinue.mcp.server.sdk_internals import OpenSession, Sessions
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest
+from retinue.mesh.dispatch import Dispatcher
 from retinue.web.codec.merged_traces import parse_traces
 from retinue.web.codec.trace import parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, replay
@@ -174,8 +175,10 @@ class FastPath:
         # An agent sends parts, such as images, over MCP only, and the way to it is chosen by what the client
         # listens to; a skill with an output schema has none.
         is_elsewhere = entry.agent is not None and entry.skill.output_schema is None
-        # a policy may ask the person behind a client that may approve
-        is_asked = APPROVER_SCOPE in principal.scopes
+        # a policy may ask the person behind a client that may approve, or read whether there is one
+        calls = self._tools.calls
+        reads_channel = isinstance(calls, Dispatcher) and calls.reads_channel
+        is_asked = APPROVER_SCOPE in principal.scopes or reads_channel
         if (entry.skill.channel or is_elsewhere or is_asked) and self._has_channel(request, session):
             return None
         return entry

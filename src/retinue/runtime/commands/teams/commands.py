@@ -28,7 +28,12 @@ from retinue.runtime.commands.teams.acceptance import (
 )
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
-from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
+from retinue.runtime.commands.teams.installed import (
+    check_files,
+    make_environments,
+    plan_installations,
+    verify_signature,
+)
 from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
@@ -70,7 +75,7 @@ from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
-from retinue.team.definition import DATA
+from retinue.team.definition import DATA, TeamImport
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
 from retinue.team.files import ARCHIVES_LAYER, WHEELS_LAYER
 from retinue.team.layout_file import render_layout
@@ -257,7 +262,7 @@ class TeamCommands:
         values = find_secrets(self._store, row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
         if row.active == team.digest:
-            await self._install(pulled, team, echo)
+            await self._install(pulled, team, echo, is_running=True)
             return await self._renew_secrets(row, team, values, echo)
         with self._store.starting(row, team.claims):
             await self._check_mesh(team)
@@ -441,7 +446,7 @@ class TeamCommands:
             async with open_client(self._settings, self._state) as client:
                 await check_mesh_names(self._store, team, client)
 
-    async def _install(self, pulled: PulledTeam, team: Team, echo: Echo) -> None:
+    async def _install(self, pulled: PulledTeam, team: Team, echo: Echo, *, is_running: bool = False) -> None:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""
         check_programs(team)
         if not self._store.has(team.name, team.digest):
@@ -454,18 +459,36 @@ class TeamCommands:
             content |= {CONFIG: config, SETTINGS: render_settings(team), **proof}
             await asyncio.to_thread(self._store.install, team.name, team.digest, content)
             echo(f"files unpacked: {len(files)}")
-        await asyncio.to_thread(make_environments, self._store, team, os.environ)
+        has_packages = bool(plan_installations(self._store, team, os.environ))
+        making = asyncio.to_thread(make_environments, self._store, team, os.environ)
+        if is_running or not has_packages:
+            await making
+            return
+        # the hub starts meanwhile; the step that needs it raises why it does not
+        starting = asyncio.create_task(ensure_hub(self._state, self._http, logs=self._settings.logs))
+        try:
+            await making
+        finally:
+            await asyncio.gather(starting, return_exceptions=True)
 
     async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
         """Start the program of each import once, and compare its tools with the locked ones."""
-        texts = {**values, DATA: str(self._store.data_folder(team.name))}
-        for name, table in team.definition.imports.items():
-            if table.package is not None:
-                made = import_table(self._store, team, name, table, texts)
-                command = (made.command or "", *made.args)
-                folder = self._store.data_folder(team.name)
-                tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
-                check_tools(team.name, name, team.lock.imports[name].tools, tools)
+        folder = self._store.data_folder(team.name)
+        texts = {**values, DATA: str(folder)}
+
+        async def check(name: str, table: TeamImport) -> None:
+            made = import_table(self._store, team, name, table, texts)
+            command = (made.command or "", *made.args)
+            tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
+            check_tools(team.name, name, team.lock.imports[name].tools, tools)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, table in team.definition.imports.items():
+                    if table.package is not None:
+                        group.create_task(check(name, table))
+        except* RetinueError as errors:
+            raise errors.exceptions[0] from None
 
     async def _ask_for_rollout(
         self,

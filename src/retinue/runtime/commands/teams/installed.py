@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -17,6 +19,9 @@ from retinue.runtime.teams.programs import CONFIG, FILES, MANIFEST, SIGNATURES
 from retinue.runtime.teams.store import TeamStore
 from retinue.team.package import Team
 from retinue.team.signature import verify_team
+
+AT_ONCE = 4
+"""Installations at the same time."""
 
 _REMEDY = "start it from where it was packed: retinue up REF@sha256:…"
 
@@ -47,28 +52,49 @@ def check_files(store: TeamStore, team: Team) -> None:
 
 
 def make_environments(store: TeamStore, team: Team, environ: Mapping[str, str]) -> None:
-    """Install the packages that a digest locked, where they are not there.
+    """Install the packages that a digest locked, where they are not there, a few locks at once.
 
     Raises InvalidSettingError for a lock that is not that of its package, and StateError.
+    """
+    if works := plan_installations(store, team, environ):
+        with ThreadPoolExecutor(min(AT_ONCE, len(works)), "environments") as pool:
+            for future in [pool.submit(work) for work in works]:
+                future.result()
+
+
+def plan_installations(
+    store: TeamStore, team: Team, environ: Mapping[str, str]
+) -> Sequence[Callable[[], object]]:
+    """What installs the packages of a digest, lock by lock; it does nothing where they are there.
+
+    Raises InvalidSettingError for a lock that is not that of its package.
     """
     sweep(store.environments)
     place = store.folder_of(team.name, team.digest) / FILES
     vendored = place if team.is_vendored else None
     environments = Environments(store.environments, environ, vendored=vendored)
-    for locked in team.lock.agents.values():
-        if locked.lock is not None:
-            environments.make_python((place / locked.lock).read_bytes(), is_agent=True)
+    agents = {locked.lock for locked in team.lock.agents.values()} - {None}
+    works: list[Callable[[], object]] = [
+        partial(environments.make_python, (place / lock).read_bytes(), is_agent=True)
+        for lock in sorted(agents, key=str)
+        if lock is not None
+    ]
+    made: set[bytes] = set()
     for name, table in team.definition.imports.items():
         lock = team.lock.imports[name].lock
-        if table.npm is not None and lock is not None:
+        content = None if lock is None else (place / lock).read_bytes()
+        if lock is None or content is None or content in made:
+            continue
+        made.add(content)
+        if table.npm is not None:
             from retinue.runtime.commands.teams.locking import check_package_lock
 
-            npm_lock = (place / lock).read_bytes()
-            check_package_lock(npm_lock, table.package_name, table.npm.rpartition("@")[2], f"imports.{name}")
-            manifest = (place / lock).parent / "package.json"
-            environments.make_npm(manifest.read_bytes(), npm_lock)
-        elif table.pypi is not None and lock is not None:
-            environments.make_python((place / lock).read_bytes(), is_agent=False)
+            check_package_lock(content, table.package_name, table.npm.rpartition("@")[2], f"imports.{name}")
+            manifest = ((place / lock).parent / "package.json").read_bytes()
+            works.append(partial(environments.make_npm, manifest, content))
+        elif table.pypi is not None:
+            works.append(partial(environments.make_python, content, is_agent=False))
+    return works
 
 
 def _read(path: Path) -> bytes:

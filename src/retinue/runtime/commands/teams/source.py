@@ -216,8 +216,8 @@ def _check_schedule(source: TeamSource, schedule: TeamSchedule, field: str) -> N
     """Raise InvalidSettingError unless the keys of the team and those of the workflow make a schedule."""
     from pydantic import ValidationError
 
-    from retinue.workflows.definitions.definition import Schedule
     from retinue.workflows.definitions.loading import load_definition
+    from retinue.workflows.definitions.starts import Schedule
 
     content = next(file.content for file in source.files if file.path == source.workflows[schedule.workflow])
     own = load_definition(content.decode("utf-8", "replace"), source=schedule.workflow).schedule
