@@ -310,6 +310,7 @@ _PAGES = (
     "/ui/calls?skill=echo&before=5&failed=1",
     "/ui/traces/@trace@?failed=1&from=0",
     "/ui/mesh",
+    "/ui/teams",
     "/ui/agents?q=text&after=a",
     "/ui/agents/echo-agent?from=0",
     "/ui/agents/echo-agent/skills/echo?as=json",
