@@ -310,7 +310,6 @@ _PAGES = (
     "/ui/calls?skill=echo&before=5&failed=1",
     "/ui/traces/@trace@?failed=1&from=0",
     "/ui/mesh",
-    "/ui/teams",
     "/ui/agents?q=text&after=a",
     "/ui/agents/echo-agent?from=0",
     "/ui/agents/echo-agent/skills/echo?as=json",
@@ -326,7 +325,13 @@ _PAGES = (
     "/ui/static/style.css",
     "/ui/sign-in?to=/ui/mesh",
 )
-_OWNERS_PAGES = ("/ui/approvals?from=0", "/ui/approvals/nosuch", "/ui/policies", "/ui/policies/draft")
+_OWNERS_PAGES = (
+    "/ui/approvals?from=0",
+    "/ui/approvals/nosuch",
+    "/ui/policies",
+    "/ui/policies/draft",
+    "/ui/teams?from=a&to=b",
+)
 _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "/ui/agents/echo-agent/skills/echo": (
         {"/text": "hello"}, {"json": '{"text": "hello"}', "action": "as-form"},
