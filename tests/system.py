@@ -31,6 +31,7 @@ from retinue.parts.process import Process
 from retinue.runtime.access import behind_proxies
 from retinue.runtime.agent_core import open_agent
 from retinue.runtime.agent_process import ServeOptions, agent_parts
+from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.launch import Start
@@ -218,11 +219,12 @@ class System:
         dashboard: bool = False,
         durable: bool = False,
         make_imports: Callable[[Settings, State], Imports] = Imports,
+        shared_mcp: SharedMcp | None = None,
     ) -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network.
 
         With ``dashboard`` it has the pages for browsers. Runs are in memory, with ``durable`` in the state
-        folder, as schedules and approvals are.
+        folder, as schedules and approvals are. ``shared_mcp`` is what the leader of several processes has.
         """
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
@@ -241,6 +243,8 @@ class System:
         process = mesh.as_process("hub", self._start(settings, url))
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
         process.add(MeshParts, map_of_mesh)
+        if shared_mcp is not None:
+            process.add(SharedMcp, shared_mcp)
         process.add(NetworkLinks, map_of_mesh.links)
         process.add(SqliteAudit, audit)
         if not durable:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 from mcp import Client
@@ -15,6 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from retinue.mcp.relay.session_records import RelayedRecords
+from retinue.mcp.server.session_records import SessionRecords
+from retinue.mcp.server.shared_sessions import SharedSessions
+from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.storage.state import State
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
@@ -69,6 +76,52 @@ async def test_a_foreign_agent_is_an_mcp_server_at_the_hub(system: System, url: 
         assert "missing required field 'name'" in texts(refused)[0]
         with pytest.raises(MCPError, match="Unknown tool: nope"):
             await client.call_tool("nope")
+
+
+async def test_the_next_leader_of_a_hub_goes_on_with_a_session_of_a_foreign_agent(
+    system: System, url: str, tmp_path: Path
+) -> None:
+    await publish(system.home, _card(url, "greet"))
+
+    def share() -> SharedMcp:
+        sessions = SharedSessions(lambda name, news: None, SessionRecords(tmp_path / "sessions"))
+        return SharedMcp(
+            make_state=token_urlsafe, sessions=sessions, relayed=RelayedRecords(tmp_path / "relayed")
+        )
+
+    owner = {"authorization": system.token}
+    opening = {"protocolVersion": "2025-11-25", "capabilities": {}} | {
+        "clientInfo": {"name": "test", "version": "1"}
+    }
+    async with aiohttp.ClientSession() as http:
+        before = await system.start_hub(shared_mcp=share())
+        ask = partial(_ask, http, before.url)
+        session, _ = await ask("initialize", opening, owner)
+        kept = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
+        await ask("notifications/initialized", {}, owner | kept)
+        # the former leader is as one that is stopped for ever: it ends no session
+        after = await system.start_hub(shared_mcp=share())
+        ask = partial(_ask, http, after.url)
+        for _ in range(2):
+            _, listed = await ask("tools/list", {}, owner | kept)
+            assert [tool["name"] for tool in listed["result"]["tools"]] == ["greet"]
+        _, refused = await ask("tools/list", {}, kept)
+        assert "error" in refused, "it is the session of another caller"
+        _, unknown = await ask("tools/list", {}, owner | kept | {"mcp-session-id": "unknown"})
+        assert unknown["error"]["message"] == "Session not found"
+
+
+async def _ask(
+    http: aiohttp.ClientSession, hub: str, method: str, params: object, headers: dict[str, str]
+) -> tuple[str, Any]:
+    """The session of the response, and the message in it."""
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    message |= {} if method.startswith("notifications/") else {"id": 1}
+    accept = {"accept": "application/json, text/event-stream"}
+    url = f"{hub}/agents/greeter/mcp"
+    async with http.post(url, json=message, headers=accept | headers) as reply:
+        text = (await reply.text()).removeprefix("event: message\r\ndata: ")
+        return reply.headers.get("mcp-session-id", ""), orjson.loads(text) if text else None
 
 
 async def test_its_list_follows_its_card(system: System, url: str) -> None:

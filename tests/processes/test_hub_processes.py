@@ -19,6 +19,7 @@ import urllib3
 
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.processes.commands import run_command
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
 
@@ -371,6 +372,7 @@ async def wait(name: str) -> str:
         await asyncio.sleep(0.02)
     return name
 """
+_NUMBER = re.compile(r'"process":(\d).*"event":"call"')
 _IN_FLIGHT = re.compile(r"^retinue_calls_in_flight (\d+)", re.MULTILINE)
 _SLOW = 8
 """Calls that run while the hub stops."""
@@ -401,6 +403,14 @@ def test_half_requests_new_settings_and_a_stop_reach_all_processes_and_lose_no_c
                 half.sendall(_HALF[: 20 + number] if number % 2 else _HALF + b"content-length: 9\r\n\r\n{")
             wait_until(lambda: _wait(url, "ready").get("result") == "ready", "the agent is known")
             assert [_wait(url, "ready")["result"] for _ in range(20)] == ["ready"] * 20
+            # the commands know the processes, and each line of the log has the number of its process
+            picture = json.loads(run_command("top", "--json", cwd=tmp_path).stdout)
+            assert (picture["processes"], picture["agents"][0]["name"]) == (2, "waiting")
+            assert "2 processes that serve" in run_command("doctor", cwd=tmp_path).stdout
+            wait_until(
+                lambda: {"0", "1"} <= {str(number) for line in hub.lines for number in _NUMBER.findall(line)},
+                "both processes have written lines",
+            )
             # SIGHUP: every process refuses callers without a token
             clients = [_Client(port) for _ in range(_CLIENTS)]
             assert all(client.is_let_in() for client in clients)

@@ -9,18 +9,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
+import orjson
 import pytest
 
 from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.llm.completion import ModelPrompt, Usage
+from retinue.llm.spec import ModelSpec, Prices
+from retinue.llm.spending import Ledger
 from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
+from retinue.runtime.models import list_model_states
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
+from retinue.runtime.teams.programs import team_children
 from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from retinue.team.package import Team
@@ -252,3 +259,24 @@ def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_ru
         news.keep_only(specs)
         news(spec.name, {"url": "http://127.0.0.1:1", "name": "words-agent"})
         assert list(store.read_children()) == children
+
+
+async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
+    teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"provider": "openai", "model": "m-1", "max_tokens_per_day": 5000, "backend": "api"}
+    model = "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in limits.items())
+    settings = Settings.model_validate({"llm": {"writer": limits}})
+    spec, usage = ModelSpec("writer", prices=Prices(1.0, 1.0)), Usage(1000, 500)
+    with Ledger(state.spending / "one@writer.json", spec).reserve(ModelPrompt("", "x", 10), "r") as spent:
+        spent.settle(usage)
+    shown = []
+    for name in ("one", "two"):
+        folder = write_team(name=name, more=f"[llm.writer]\n{model}")
+        team = (await teams.pack(folder, registry=None, output=None)).team
+        children = team_children(TeamStore(state), TeamRow(name), team, "http://hub", {})
+        environment = next(child.environment for child in children if child.name.endswith("llm.writer"))
+        monkeypatch.setenv("RETINUE_TEAM", environment["RETINUE_TEAM"])
+        states = list_model_states(settings, state, {"OPENAI_API_KEY": "k"})
+        shown += [row.spending for row in states if row.name == "writer"]
+    assert ["1,500 of 5,000 tokens" in text for text in shown] == [True, False]

@@ -274,6 +274,8 @@ def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> s
         return None
     if parts.is_tried:
         return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
+    if parts.is_kept:
+        return f"{skill_id} keeps the place of its card: earlier calls for similar requests say nothing else"
     others = f", {parts.receipts:+.2f} for failures that other hubs measured" if parts.receipts else ""
     return (
         f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "

@@ -35,7 +35,7 @@ from retinue.llm.spec import (
 from retinue.llm.spending import Ledger, find_window, read_day, render_spending
 from retinue.settings import Settings, environment
 from retinue.settings_tables import LlmTable
-from retinue.storage.state import State
+from retinue.storage.state import TEAM_VARIABLE, State
 
 FIRST_MODEL_PORT = 8021
 """Model agents take the first free port from here."""
@@ -235,7 +235,10 @@ def _open(settings: Settings, state: State, name: str) -> tuple[ModelSpec, OpenM
 
 
 def _open_ledger(state: State, spec: ModelSpec, backend: Available) -> Ledger:
-    return _make_ledger(state.spending / f"{spec.name}.json", spec, backend)
+    """The spending of a model; that of a team is counted for the team alone, over all its digests."""
+    team = environment().get(TEAM_VARIABLE)
+    file = f"{team}@{spec.name}.json" if team else f"{spec.name}.json"
+    return _make_ledger(state.spending / file, spec, backend)
 
 
 def _make_ledger(path: Path, spec: ModelSpec, backend: Available) -> Ledger:

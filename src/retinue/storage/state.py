@@ -27,6 +27,8 @@ FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
 HUB_PLACE_VARIABLE = "RETINUE_HUB_PLACE"
 """Environment variable with the place of a process in a hub with several; absent from every other process."""
+TEAM_VARIABLE = "RETINUE_TEAM"
+"""Environment variable with the name of the team whose model a process serves; absent elsewhere."""
 _LOCK = "hub.lock"
 _LEADER_LOCK = "hub-leader.lock"
 

@@ -446,18 +446,18 @@ def test_many_records_of_one_caller_hide_those_of_no_other(mesh: Mesh) -> None:
     mesh.hold(ROUTES, TRIPS, NOTES, *others)
     mesh.use("trips", "book_trip", ANNA, times=2)
     mesh.use("trips", "book_trip", BEN, times=2)
-    guest_first = mesh.find(caller=GUEST)
-    before = {caller: mesh.score("book_trip", caller) for caller in (ANNA, BEN, GUEST)}
+    carl, asked = Principal("token:carl", "token", MESH), f"{ASKED} tomorrow"
+    guest_first = mesh.find(asked, GUEST)
+    before = {caller: mesh.score("book_trip", caller, asked) for caller in (ANNA, BEN, carl)}
     hashes = Hashes(b"k" * 64)
     flood = hashes.of_caller("token:mallory", is_member=False)
     for number in range(900):
         key = SkillKey("home", f"noise-{number % 40}", f"noise_{number % 40}")
-        stems = hashes.of_request(f"{ASKED} {number}")
+        stems = hashes.of_request(f"{asked} {number}")
         mesh.history._book.put(Experience(f"m{number}", mesh.now, key, "d", stems, flood, "done"))
-    assert mesh.find()[0] == "book_trip"
-    for caller in (ANNA, BEN):
-        assert mesh.score("book_trip", caller) > 0.8 * before[caller]
-    assert mesh.find(caller=GUEST) == guest_first
+    for caller, score in before.items():
+        assert mesh.score("book_trip", caller, asked) > 0.8 * score
+    assert mesh.find(asked, GUEST) == guest_first
 
 
 def test_a_member_of_the_mesh_fills_the_wishes_under_no_other_names() -> None:
@@ -472,6 +472,28 @@ def test_a_member_of_the_mesh_fills_the_wishes_under_no_other_names() -> None:
     assert len(wishes) == 1 + MAX_WISHES_PER_CALLER
     wishes.note("same", 9_000.0, (1_999, 2_000), hashes.of_caller("other", is_member=True), "")
     assert {cluster.callers for cluster in wishes.list_clusters()} == {1}
+
+
+def test_a_skill_without_calls_keeps_the_place_of_its_card_unless_similar_requests_say_more(
+    mesh: Mesh,
+) -> None:
+    parcels = agent("parcels", Skill("track_parcel", "Tells where a parcel is", hints=READS))
+    orders = agent("orders", Skill("cancel_order", "Ends the order of a parcel and refunds it", hints=READS))
+    mesh.hold(parcels, orders, NOTES)
+    mesh.use("orders", "cancel_order", times=6, text="my parcel is late, I want the money back")
+    assert mesh.find("where is my parcel")[0] == "track_parcel", (
+        "its card has the word that the requests share"
+    )
+    learn = mesh.history.learn_for(ANNA, "where is my parcel")
+    assert learn is not None
+    mesh.search.find_skills("where is my parcel", MESH, learn=learn)
+    assert [skill for (_, skill), parts in learn.parts.items() if parts.is_kept] == ["track_parcel"]
+    for text in ("my parcel is late, I want the money back", "where is the money for my late parcel"):
+        assert mesh.find(text)[0] == "cancel_order", text
+    copy = agent("copy", Skill("cancel_orders", "Ends the order of a parcel and refunds it", hints=READS))
+    mesh.hold(parcels, orders, NOTES, copy)
+    for text in ("where is my parcel refund", "the order of the parcel"):
+        assert mesh.find(text).index("cancel_order") < mesh.find(text).index("cancel_orders"), text
 
 
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:

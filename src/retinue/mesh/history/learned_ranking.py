@@ -3,7 +3,9 @@
 ``score = card + λ·(w·neighbours + (1 − w)·κ·card)``, with ``w = n / (n + 2)`` and ``n`` calls of the skill.
 ``neighbours`` tells what came of calls for requests that share stems with this one, from −1 to 1. All terms
 are divided by ``1 + λ·κ``, so a skill without calls keeps the score of its card, and without any history the
-ranking is that of the cards. ``benchmarks/history.py`` repeats the choice of λ and κ.
+ranking is that of the cards. A skill without calls whose card is best keeps its place unless similar requests
+say something that its card does not (`LearnedRanking._keep_unproven`). docs/search.md has the weights and how
+they were found.
 
 Receipts of other hubs take from κ, the credit of a skill without calls: it is multiplied by 1 less the blame
 of the agent. So they never raise a skill, and own calls outweigh them.
@@ -26,14 +28,29 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.history.experience_book import ExperienceBook, count_calls, weigh_record
 from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
 from retinue.mesh.search.ranking import RankedSkill, highest_score
-from retinue.mesh.search.scoring import SearchQuery, inverse_frequency
+from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked
+from retinue.mesh.search.skill_texts import OWN_FIELDS
 
 LAMBDA = 3.0
-KAPPA = 0.2
+KAPPA = 0.15
 """The weight of the history, and the credit of a skill without one."""
 
 NEXT_RECORD = 0.2
 """The share that the second most similar own record adds to ``neighbours``. More costs unused skills."""
+
+EXPLAINED = 0.75
+"""What a stem loses against a skill without calls whose card has it too."""
+
+RIVALS = 0.2
+"""The share of the ``neighbours`` of other skills that counts against a skill, because they fit as well."""
+
+SAME_REQUEST = 0.8
+"""From this similarity a remembered request is the same one, and counts in full."""
+
+COPIED = 0.8
+"""A card with this share of the words of another one is a copy, which keeps no place."""
+
+_MIN_COPIED_STEMS = 5
 
 MAX_PROPOSED = 16
 """Skills that one search gets from the history though the words of their cards did not find them."""
@@ -86,8 +103,9 @@ class ScoreParts:
     """The parts of one score, in units of the card's: ``total`` is their sum.
 
     ``calls`` are the weighted calls of the skill, ``neighbours`` lies between −1 and 1. ``is_tried`` = the
-    skill has the first place because it is unproven and fits equally. ``receipts`` is what receipts of other
-    hubs change, from 0 down.
+    skill has the first place because it is unproven and fits equally, ``is_kept`` = because its card fits
+    best and similar requests say nothing else. ``receipts`` is what receipts of other hubs change, from 0
+    down.
     """
 
     card: float
@@ -96,13 +114,14 @@ class ScoreParts:
     neighbours: float
     is_tried: bool = False
     receipts: float = 0.0
+    is_kept: bool = False
 
     @property
     def total(self) -> float:
         return self.card + self.history + self.receipts
 
     def as_json(self) -> dict[str, float | bool]:
-        """The form in a reply; ``tried`` and ``receipts`` only where they hold."""
+        """The form in a reply; ``tried``, ``kept`` and ``receipts`` only where they hold."""
         row: dict[str, float | bool] = {
             "card": round(self.card, 3),
             "history": round(self.history, 3),
@@ -111,6 +130,8 @@ class ScoreParts:
         }
         if self.receipts:
             row["receipts"] = round(self.receipts, 3)
+        if self.is_kept:
+            row["kept"] = True
         return {**row, "tried": True} if self.is_tried else row
 
 
@@ -175,7 +196,64 @@ class LearnedRanking:
         learned = [skill for skill in learned if skill.score > 0.0]
         if not learned or not self.parts or not len(self._book):
             return learned
+        learned = self._keep_unproven(query, learned, best)
         return self._try_unproven(learned, ranked, stems)
+
+    def _keep_unproven(
+        self, query: SearchQuery, learned: list[RankedSkill], best: float
+    ) -> list[RankedSkill]:
+        """Give its place back to the best skill without calls if similar requests do not speak against it.
+
+        The words that a similar request shares with this one say little against a skill whose card has them.
+        The skills before it get scores just below its own, in their order.
+        """
+        first = max(learned, key=lambda skill: skill.score)
+        proven = self.parts.get((first.entry.id, first.skill_id))
+        unproven = [skill for skill in learned if (skill.entry.id, skill.skill_id) not in self.parts]
+        if proven is None or proven.calls <= 0.0 or proven.neighbours <= 0.0 or not unproven:
+            return learned
+        rival = max(unproven, key=lambda skill: skill.score)
+        if _is_copy(rival, first):
+            return learned
+        share = proven.calls / (proven.calls + PRIOR_CALLS)
+        lost = proven.neighbours - self._judge_against(rival, first, query)
+        if first.score - LAMBDA * share * lost * best / (1.0 + LAMBDA * KAPPA) > rival.score:
+            return learned
+        kept = ScoreParts(rival.score, 0.0, 0.0, 0.0, is_kept=True)
+        self.parts[rival.entry.id, rival.skill_id] = kept
+        before = sorted((skill for skill in learned if skill.score > rival.score), key=lambda one: -one.score)
+        lowered = {
+            (skill.entry.id, skill.skill_id): rival.score * (1.0 - 1e-6 * (number + 1))
+            for number, skill in enumerate(before)
+        }
+        for place, score in lowered.items():
+            parts = self.parts[place]
+            self.parts[place] = replace(parts, history=score - parts.card - parts.receipts)
+        return [replace(one, score=lowered.get((one.entry.id, one.skill_id), one.score)) for one in learned]
+
+    def _judge_against(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> float:
+        """What came of similar requests, as far as it speaks for ``first`` against ``rival``, from 0."""
+        explained = {
+            self._hashes.of(stem): min(1.0, weight) for stem, weight in match_asked(rival.text, query).items()
+        }
+        asked = frozenset(self._stems)
+        alike = []
+        for record, similarity in self._alike.get(_key_of(first), ()):
+            worths = {stem: self._worth(stem) for stem in record.stems if stem in asked}
+            if similarity < SAME_REQUEST and VALUES[record.verdict] > 0.0 and worths:
+                left = sum(
+                    worth * (1.0 - EXPLAINED * explained.get(stem, 0.0)) for stem, worth in worths.items()
+                )
+                similarity *= left / (sum(worths.values()) or 1.0)
+            alike.append((record, similarity))
+        digest, _ = self._count_calls(first, _key_of(first), self._clock())
+        others = [
+            parts.neighbours
+            for place, parts in self.parts.items()
+            if place != (first.entry.id, first.skill_id)
+        ]
+        near = self._judge(alike, digest, self._clock())
+        return max(0.0, near - RIVALS * max(0.0, *others, 0.0))
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
@@ -234,7 +312,7 @@ class LearnedRanking:
         best: float,
         alike: Mapping[SkillKey, Sequence[tuple[Experience, float]]],
     ) -> RankedSkill:
-        key = SkillKey(skill.entry.source, skill.entry.name, skill.skill_id)
+        key = _key_of(skill)
         now, blame = self._clock(), self._blame(skill.entry)
         digest, calls = self._count_calls(skill, key, now)
         if calls <= 0.0 and not blame:
@@ -324,7 +402,7 @@ class LearnedRanking:
 
     def _has_blame(self, skill: RankedSkill) -> bool:
         """Whether a call of the skill failed or was wrong, for whatever request."""
-        records = self._book.records_of(SkillKey(skill.entry.source, skill.entry.name, skill.skill_id))
+        records = self._book.records_of(_key_of(skill))
         return any(VALUES[record.verdict] < 0 and self._counts_for(record) for record in records)
 
     def _is_drawn(self, stems: Sequence[int]) -> bool:
@@ -334,6 +412,16 @@ class LearnedRanking:
     def _are_repeatable(self, *skills: RankedSkill) -> bool:
         facts = [self._find_digest(skill.entry, skill.skill_id) for skill in skills]
         return all(one is not None and one[1] for one in facts)
+
+
+def _key_of(skill: RankedSkill) -> SkillKey:
+    return SkillKey(skill.entry.source, skill.entry.name, skill.skill_id)
+
+
+def _is_copy(rival: RankedSkill, first: RankedSkill) -> bool:
+    """Whether the card of ``rival`` has most words of that of ``first``: the card tells no difference."""
+    words, others = (frozenset(" ".join(one.text.fields[:OWN_FIELDS]).split()) for one in (first, rival))
+    return len(words) >= _MIN_COPIED_STEMS and len(words & others) >= COPIED * len(words)
 
 
 def _is(one: RankedSkill, other: RankedSkill) -> bool:

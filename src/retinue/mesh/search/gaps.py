@@ -9,7 +9,7 @@ from types import MappingProxyType
 from retinue.mesh.search.actions import lacks_action
 from retinue.mesh.search.background import background_share
 from retinue.mesh.search.scoring import SearchQuery
-from retinue.mesh.search.skill_texts import SkillText
+from retinue.mesh.search.skill_texts import OWN_FIELDS, SkillText
 from retinue.mesh.search.words import STOP_WORDS, split_words, stem
 
 Knows = Callable[[str], bool]
@@ -48,8 +48,6 @@ _URL = re.compile(r"https?://\S|(?<!\S)www\.\w")
 _COMMON_SHARE = 0.03
 """A word that this share of packages has in its summary, such as ``file``, tells little about a skill."""
 
-_OWN_FIELDS = 3
-"""The first fields of a text are about the skill itself: name, labels and description."""
 _MAX_WORDS = 5
 _READ_CHARS = 2_000
 
@@ -77,11 +75,11 @@ def may_fit(skill: SkillText, query: SearchQuery) -> bool:
     They cannot if the skill lacks a named action, if they are only in the parameters or in the text of the
     agent, or if its description has a common word such as ``file`` alone of several asked.
     """
-    own = frozenset(" ".join(skill.fields[:_OWN_FIELDS]).split())
+    own = frozenset(" ".join(skill.fields[:OWN_FIELDS]).split())
     matches = {match[0] for stem_ in own if (match := _match_known(stem_, query)) is not None}
     if not matches or lacks_action(query.action, own):
         return False
-    labels = " ".join(skill.fields[: _OWN_FIELDS - 1]).split()
+    labels = " ".join(skill.fields[: OWN_FIELDS - 1]).split()
     return (
         len(matches) == len(query.asked)
         or any(_match_known(stem_, query) is not None for stem_ in labels)

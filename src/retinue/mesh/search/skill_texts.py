@@ -18,6 +18,8 @@ FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "ag
 FIELD_WEIGHTS = tuple(FIELDS.values())
 PARAMETERS_FIELD = list(FIELDS).index("parameters")
 AGENT_FIELD = len(FIELDS) - 1
+OWN_FIELDS = 3
+"""The first fields of a text are about the skill itself: name, labels and description."""
 
 TEXT_VERSION = "3"
 """Change it whenever the same record gives other stems or fields: stored indexes are then rebuilt."""

@@ -22,7 +22,7 @@ from retinue.runtime.teams.environments import Environments, find_npm_program, f
 from retinue.runtime.teams.rollout import list_digests
 from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
-from retinue.storage.state import State
+from retinue.storage.state import TEAM_VARIABLE, State
 from retinue.team.definition import DATA, TeamImport
 from retinue.team.package import Team, read_config
 from retinue.team.toml_text import quote, render_value
@@ -113,7 +113,7 @@ def team_children(
             TeamProgram(
                 child,
                 ("serve", "--llm", name, *tag),
-                common | variables[child],
+                common | variables[child] | {TEAM_VARIABLE: team.name},
                 program=sys.executable,
                 folder=folder / FILES,
                 secrets=secrets,

@@ -1,0 +1,116 @@
+"""Sets with many requests for each skill: CLINC150 (CC BY 3.0), Banking77 (CC BY 4.0), BFCL (Apache 2.0).
+
+They are read from ``RETINUE_CLINC`` (`data_full.json` and `domains.json`), ``RETINUE_BANKING`` (`train.csv`
+and `test.csv`) and ``RETINUE_BFCL`` (the data of the package bfcl-eval), and left out with a message if they
+are missing. An intent is a skill whose card is its name alone. Half of the domains of CLINC150 choose
+weights, the other half is reported.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from benchmarks.ranking import Catalogue, Question
+from retinue.core.record import AgentRecord, Listing, Skill
+
+Part = Literal["tuning", "reported"]
+CLINC_DOMAINS = 5
+"""The domains of CLINC150 that choose weights; it has ten."""
+
+
+def load_clinc(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
+    """The catalogue with questions of one half of the domains, and the questions of uses; none if missing."""
+    folder = _find("RETINUE_CLINC", "data_full.json")
+    if folder is None:
+        return
+    domains = orjson.loads((folder / "domains.json").read_bytes())
+    names = sorted(domains)
+    random.Random(1).shuffle(names)
+    half = names[:CLINC_DOMAINS] if part == "tuning" else names[CLINC_DOMAINS:]
+    intents = {intent for name in half for intent in domains[name]}
+    data = orjson.loads((folder / "data_full.json").read_bytes())
+    yield _make("clinc", "CLINC150", intents, data["train"], data["test"])
+
+
+def load_banking(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
+    """As `load_clinc`; the whole set chooses weights."""
+    folder = _find("RETINUE_BANKING", "train.csv")
+    if folder is None or part == "reported":
+        return
+    train, test = ([(row["text"], row["category"]) for row in _read(folder / f"{name}.csv")] for name in _CSV)
+    yield _make("banking", "Banking77", {intent for _, intent in train}, train, test)
+
+
+def load_bfcl(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
+    """As `load_banking`, with the functions of the file live_multiple and the last text of each person."""
+    folder = _find("RETINUE_BFCL", _BFCL)
+    if folder is None or part == "reported":
+        return
+    rows = [orjson.loads(line) for line in (folder / _BFCL).read_bytes().splitlines()]
+    answers = [orjson.loads(line) for line in (folder / "possible_answer" / _BFCL).read_bytes().splitlines()]
+    names = {row["id"]: next(iter(row["ground_truth"][0])) for row in answers}
+    functions = {function["name"]: function for row in reversed(rows) for function in row["function"][::-1]}
+    listings = [
+        Listing(AgentRecord("", skills=(_make_function(functions[name]),)), "bfcl", name)
+        for name in sorted(functions)
+    ]
+    questions = [
+        ([turn["content"] for turn in row["question"][0] if turn["role"] == "user"][-1], names[row["id"]])
+        for row in rows
+    ]
+    random.Random(4).shuffle(questions)
+    pool, asked = (
+        [(text, frozenset({f"bfcl/{name}"})) for text, name in some]
+        for some in (questions[: len(questions) // 2], questions[len(questions) // 2 :])
+    )
+    yield Catalogue("BFCL", listings, asked), pool
+
+
+def _make_function(function: dict[str, Any]) -> Skill:
+    properties = function["parameters"].get("properties", {})
+    schema = {"type": "object", "properties": properties}
+    return Skill(function["name"], function["description"], input_schema=schema)
+
+
+_CSV = ("train", "test")
+_BFCL = "BFCL_v4_live_multiple.json"
+
+
+def _find(variable: str, name: str) -> Path | None:
+    folder = Path(os.environ.get(variable, ""))
+    if variable in os.environ and (folder / name).is_file():
+        return folder
+    print(f"  SKIPPED: {name} is missing; {variable} names its folder", flush=True)
+    return None
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _make(
+    source: str,
+    name: str,
+    intents: set[str],
+    train: Sequence[Sequence[str]],
+    test: Sequence[Sequence[str]],
+) -> tuple[Catalogue, Sequence[Question]]:
+    listings = [
+        Listing(AgentRecord("", skills=(Skill(intent, intent.replace("_", " ").strip("?")),)), source, intent)
+        for intent in sorted(intents)
+    ]
+    pool, questions = (
+        [(text, frozenset({f"{source}/{intent}"})) for text, intent in rows if intent in intents]
+        for rows in (train, test)
+    )
+    random.Random(2).shuffle(pool)
+    random.Random(3).shuffle(questions)
+    return Catalogue(name, listings, questions), pool
