@@ -307,3 +307,12 @@ async def test_a_call_is_counted_under_all_its_keys_or_under_none(
     assert refusal.count == many
     clock.at -= 5_000.0  # a clock that was set back does not free the count
     assert await store.take([many]) is not None
+
+
+@pytest.mark.parametrize("agent", ["plan-agent", "owner/plan", "owner%2Fplan", "Pl\u00e4ne"])
+def test_an_agent_whose_results_a_policy_masks_is_found_by_any_name(agent: str) -> None:
+    quoted = agent.replace("/", "%2F")
+    for scope in (f'== Retinue::Skill::"{quoted}/create_plan"', f'in Retinue::Agent::"{agent}"'):
+        text = MASK.replace(", resource)", f", resource {scope})")
+        assert make_gate(text).redacts(agent), scope
+        assert not make_gate(text).redacts("other"), scope

@@ -23,9 +23,6 @@ _MAX_DESCRIPTORS = 16
 _NUMBER = struct.Struct("i")
 _WAKEUPS_BYTES = 1024
 
-_MOVED_FROM = 512
-"""Received descriptors are moved above this number before each gets its own number."""
-
 
 def request_fork(
     control: socket.socket,
@@ -119,10 +116,13 @@ def _tell(pipe: int, number: int) -> None:
 def _take(received: Sequence[int]) -> list[str]:
     """Make this process the one that was asked for."""
     os.setsid()
-    file, pipe, *moved = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _MOVED_FROM) for number in received)
-    _close((*received, pipe))
+    file, _, *others = received
     arguments, environment, numbers = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-    os.close(file)
+    # moved above all numbers first, because a received one may be that which another one gets; the limit of
+    # open files may be low
+    free = max(2, *received, *numbers) + 1
+    moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, free) for number in others]
+    _close(received)
     for descriptor, number in zip(moved, numbers, strict=True):
         os.dup2(descriptor, number, inheritable=number <= 2)
         os.close(descriptor)

@@ -215,6 +215,7 @@ def test_without_a_hub_the_runs_are_those_of_the_state_folder(retinue: Retinue) 
     listed = retinue("runs")
     assert listed.exit_code == 0
     assert "no runs yet" in listed.stderr
+    assert retinue("runs", "--status", "limited").stderr == "no such runs\n"
 
 
 @pytest.mark.parametrize("command", [("runs", "x"), ("resume", "x"), ("cancel", "x"), ("signal", "x", "t")])

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from retinue.approvals.records import ApprovalRequest, MemoryApprovals
@@ -30,6 +31,7 @@ from retinue.mesh.observing.events import CallEndedEvent, EventBus
 from retinue.parts.process import Process
 from retinue.policies.counts import Count, MemoryCounts
 from retinue.policies.decision_figures import DecisionFigures
+from retinue.runtime.hub_processes import follower as follower_module
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import MAX_UNTOLD, LeaderExchange
@@ -216,6 +218,35 @@ async def test_rows_of_calls_are_recorded_and_counted_by_the_leader(hub: Hub) ->
         hub.leader.append_row({**row, "id": str(number)})
     await _until(lambda: len(hub.rows) == 3)
     assert hub.figures.find("first").calls == 3
+
+
+async def test_of_a_full_queue_the_oldest_rows_are_lost_and_none_that_came_while_others_were_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower_module, "ROWS_KEPT", 4)
+    monkeypatch.setattr(follower_module, "ROWS_AT_ONCE", 2)
+    sent: list[str] = []
+    fails = True
+    leader = Leader(lambda: cast(Any, None))
+
+    def add(*names: str) -> None:
+        for name in names:
+            leader.append_inputs({"call": name})
+
+    async def send(path: str, body: bytes) -> None:
+        if fails:
+            add("5")
+            raise OSError("it is away")
+        names = [orjson.loads(row)["call"] for row in orjson.loads(body)]
+        add(*(["6", "7"] if not sent else []))
+        sent.extend(names)
+
+    monkeypatch.setattr(leader, "_send", send)
+    add("1", "2", "3", "4")
+    await leader.flush()
+    fails = False
+    await leader.flush()
+    assert sent == ["2", "3", "4", "5", "6", "7"]
 
 
 async def test_the_history_of_the_leader_knows_what_came_of_calls_in_other_processes(

@@ -51,7 +51,8 @@ def runs(
     if run is None:
         asked = {"status": status, "workflow": workflow, "limit": limit}
         reply = ask_hub("list_runs", {key: value for key, value in asked.items() if value}, hub)
-        _print_list(reply, as_json)
+        is_filtered = status is not None or workflow is not None
+        _print_list(reply, as_json, is_filtered=is_filtered)
     elif follow:
         print_json(run_command(_follow(lambda follower: follower.follow(run), hub)), compact=as_json)
     else:
@@ -173,13 +174,13 @@ async def _follow(ask: Callable[[RunFollower], Any], hub: str | None) -> Any:
             return await ask(RunFollower(client, echo, echo.now, shows_reports=echo.is_live))
 
 
-def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
+def _print_list(reply: Mapping[str, Any], as_json: bool, *, is_filtered: bool) -> None:
     if as_json:
         print_json(reply)
         return
     rows = reply["runs"]
     if not rows:
-        note("no runs yet; start one: retinue run WORKFLOW")
+        note("no such runs" if is_filtered else "no runs yet; start one: retinue run WORKFLOW")
         return
     print_table(
         ("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK"),

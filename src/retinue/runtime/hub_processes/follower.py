@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import orjson
@@ -59,6 +59,8 @@ TOUCH_EVERY_S = 10.0
 _PAGE = 500
 _LOADED_AT_ONCE = 1_000
 """Stored entries that are read before other tasks run: about 5 ms."""
+
+_T = TypeVar("_T")
 
 _log = structlog.get_logger("retinue.processes")
 
@@ -121,6 +123,22 @@ def _taken(figures: DecisionFigures | None) -> Iterator[Sequence[Any]]:
     except BaseException:
         if figures is not None:
             figures.add(decisions)
+        raise
+
+
+@contextmanager
+def _some_of(waiting: deque[_T]) -> Iterator[Sequence[_T]]:
+    """The oldest elements, taken out to be sent; they wait again if they cannot be sent.
+
+    They are taken out first, because a full deque drops its oldest elements while they are sent.
+    """
+    elements = [waiting.popleft() for _ in range(min(ROWS_AT_ONCE, len(waiting)))]
+    try:
+        yield elements
+    except BaseException:
+        newer = list(waiting)
+        waiting.clear()
+        waiting.extend((*elements, *newer))
         raise
 
 
@@ -208,17 +226,13 @@ class Leader:
                 if self._verdicts[key] is verdict:  # calls may have shown something else meanwhile
                     del self._verdicts[key]
             while self._rows or self.history:
-                rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
                 history = nullcontext(()) if self.history is None else self.history.taken()
-                with _taken(self.find_decisions()) as decisions, history as ended:
+                decisions_taken = _taken(self.find_decisions())
+                with _some_of(self._rows) as rows, decisions_taken as decisions, history as ended:
                     await self._send(ROWS_PATH, _render_rows(rows, decisions, ended))
-                for _ in rows:
-                    self._rows.popleft()
             while self._inputs:
-                kept = [self._inputs[number] for number in range(min(ROWS_AT_ONCE, len(self._inputs)))]
-                await self._exchange(INPUTS_PATH, kept)
-                for _ in kept:
-                    self._inputs.popleft()
+                with _some_of(self._inputs) as inputs:
+                    await self._exchange(INPUTS_PATH, inputs)
         except (OSError, TimeoutError) as error:
             _log.warning("the leading process does not answer", problem=str(error))
             self._wake.set()
