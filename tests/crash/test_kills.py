@@ -19,7 +19,7 @@ from tests.crash.processes import Node, check_log, read_log
 from tests.crash.test_nodes import looking_at
 from tests.workflows.shapes import LONG_SHAPES, SHAPES, Shape
 
-LEASE_S = 30.0
+LEASE_S = 120.0
 """Long enough that none of those that are killed lives to take up the run of another."""
 
 HEIR_LEASE_S = 1.5

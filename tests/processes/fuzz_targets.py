@@ -325,7 +325,13 @@ _PAGES = (
     "/ui/static/style.css",
     "/ui/sign-in?to=/ui/mesh",
 )
-_OWNERS_PAGES = ("/ui/approvals?from=0", "/ui/approvals/nosuch", "/ui/policies", "/ui/policies/draft")
+_OWNERS_PAGES = (
+    "/ui/approvals?from=0",
+    "/ui/approvals/nosuch",
+    "/ui/policies",
+    "/ui/policies/draft",
+    "/ui/teams?from=a&to=b",
+)
 _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "/ui/agents/echo-agent/skills/echo": (
         {"/text": "hello"}, {"json": '{"text": "hello"}', "action": "as-form"},
