@@ -221,7 +221,7 @@ async def test_pack_refuses_links_and_a_stale_lock(teams: TeamCommands, write_te
         await teams.pack(folder, registry=None, output=None)
 
 
-async def test_a_team_whose_agent_has_the_name_of_another_teams_agent_is_refused(
+async def test_a_team_whose_agent_has_the_name_of_another_teams_import_is_refused(
     teams: TeamCommands, write_team: WriteTeam, state: State
 ) -> None:
     first = await teams.pack(write_team(), registry=None, output=None)

@@ -20,16 +20,17 @@ from retinue.llm.spending import Ledger
 from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
-from retinue.runtime.commands.teams.names import check_mesh_names
+from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.models import list_model_states
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import team_children
-from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.runtime.teams.store import TeamRow, TeamStore, find_clashes
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
+from retinue.team.files import FileRow
 from retinue.team.package import Team
 from tests.team.conftest import WriteTeam
 
@@ -132,6 +133,26 @@ def test_two_teams_that_start_at_once_do_not_get_one_name(state: State) -> None:
     with other.changing("other") as other_row, other.starting(other_row, ["counter"]):
         pass  # the first has given it up
     assert [row.name for row in store.list_settled()] == []
+
+
+def test_agents_of_two_teams_may_have_one_name_and_imports_may_not() -> None:
+    assert find_clashes(["word@news", "files"], ["word@words", "pets"]) == []
+    assert find_clashes(["word@news"], ["word"]) == ["word"]
+    assert find_clashes(["word", "files"], ["word@words", "files"]) == ["files", "word"]
+
+
+async def test_agents_of_one_name_need_teams_without_policies(
+    teams: TeamCommands, write_team: WriteTeam, state: State, environments: list[str]
+) -> None:
+    first = await install(teams, state, write_team())
+    store = TeamStore(state)
+    store.write_row(TeamRow("words", active=first.digest, version="1.0.0", names=sorted(first.claims)))
+    other = (await teams.pack(write_team(name="news", agent="words-agent"), registry=None, output=None)).team
+    with pytest.raises(StateError, match="no hub in this test"):
+        await teams.up(other.digest, AGREED, agree, print)
+    bound = replace(other, files=(*other.files, FileRow("policies/a.cedar", "policies", 1, "")))
+    with pytest.raises(TeamRefusedError, match="the team words has an agent words-agent, too, and policies"):
+        check_import_names(bound, Settings(), state)
 
 
 async def test_the_name_of_an_import_that_the_state_keeps_is_taken(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import orjson
 import pytest
 
-from retinue.core.errors import InvalidSettingError, TeamRefusedError
+from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
 from retinue.runtime.commands.teams import commands
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.teams.environments import Environments
@@ -161,6 +161,10 @@ async def test_up_uses_the_packages_of_the_digest_and_refuses_others_before_it_u
         used.append(environments.vendored)
         raise InvalidSettingError("files", "enough", remedy="")
 
+    async def no_hub(*_: object, **__: object) -> str:
+        raise StateError("no hub in this test")
+
+    monkeypatch.setattr(commands, "ensure_hub", no_hub)
     monkeypatch.setattr(Environments, "make_python", make)
     for digest in (plain.team.digest, packed.team.digest):
         with pytest.raises(InvalidSettingError, match="enough"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
@@ -38,18 +39,44 @@ from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
 
+@dataclass(frozen=True, slots=True)
+class OwnTeam:
+    """The team of an agent, and the names of all agents of that team."""
+
+    name: str
+    agents: frozenset[str]
+
+    @classmethod
+    def parse(cls, text: str) -> OwnTeam:
+        """The team in the text ``TEAM=NAME,NAME``."""
+        name, _, agents = text.partition("=")
+        return cls(name, frozenset(agents.split(",")))
+
+    def render(self) -> str:
+        """The text that `parse` reads."""
+        return f"{self.name}={','.join(sorted(self.agents))}"
+
+
 @asynccontextmanager
-async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Start) -> AsyncIterator[Process]:
-    """The core of an agent's process: its dispatcher, and the mesh as it may call it."""
+async def open_agent(
+    kind: Kind, target: Target, hub_url: str | None, start: Start, *, team: OwnTeam | None = None
+) -> AsyncIterator[Process]:
+    """The core of an agent's process: its dispatcher, and the mesh as it may call it.
+
+    The name of an agent of its own ``team`` means that one, whatever other teams have an agent of that name.
+    """
     settings, state, agent = start.settings, start.state, target.agent
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
         sources = registry_sources(settings, registries, state)
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
+        if team is not None:
+            mesh.own_agents = {name: f"{name}@{team.name}" for name in team.agents}
         rule = agent_rule(settings, agent.name, target.access)
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
-        stored = OutcomeStore(state, agent.name)
+        # an agent of another team may have this name
+        stored = OutcomeStore(state, agent.name if team is None else f"{agent.name}@{team.name}")
         stack.callback(stored.close)
         own = state_artifacts(settings, state, http)
         stack.callback(own.close)

@@ -11,7 +11,7 @@ from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.access import agent_rule
-from retinue.runtime.agent_core import attach_model, open_agent
+from retinue.runtime.agent_core import OwnTeam, attach_model, open_agent
 from retinue.runtime.commands.own_runs import list_markdown_parts
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Shared
 from retinue.runtime.loading.targets import Target
@@ -51,6 +51,8 @@ class ServeOptions:
     """None means the tag of the major version (`default_tag`)."""
     weight: int | None = None
     hub_url: str | None = None
+    team: OwnTeam | None = None
+    """The team of the agent, None for most."""
     shared: Shared | None = None
     """For one of several agents of this process."""
 
@@ -84,7 +86,7 @@ async def serve_agent(
             echo=echo,
             core=Core(
                 hold_state=partial(prepared_state, state, echo),
-                open=partial(open_agent, "agent", target, options.hub_url),
+                open=partial(open_agent, "agent", target, options.hub_url, team=options.team),
                 access_of=own_access,
             ),
             parts=agent_parts(target, options, settings),
@@ -96,7 +98,10 @@ async def serve_agent(
 
 def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Sequence[Part]:
     """The parts of an agent's process, in the order in which they run."""
-    publication = [PublicationPart(options.registry, options.tag, options.hub_url)] if options.publish else []
+    folder = "" if options.team is None else options.team.name
+    publication = (
+        [PublicationPart(options.registry, options.tag, options.hub_url, folder)] if options.publish else []
+    )
     return [
         PoliciesPart(),
         AgentLinesPart("retinue: {expose: true}" if target.has_runs else "@agent.skill(expose=True)"),

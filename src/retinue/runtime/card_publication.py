@@ -37,7 +37,7 @@ _SIGN_AGAIN = 0.75
 
 
 class CardPublication:
-    """The publication of one agent's card in one registry, under one tag."""
+    """The publication of one agent's card in one registry, under one tag; ``folder`` as `card_repository`."""
 
     def __init__(
         self,
@@ -49,12 +49,14 @@ class CardPublication:
         *,
         probe_timeout_s: float,
         signer: CardSigner | None = None,
+        folder: str = "",
     ) -> None:
         self._registry = registry
         self._read_record = read_record
         self._record = read_record()
         self._tag = tag or default_tag(self._record.version)
-        self.reference = Reference(card_repository(self._record.name), tag=self._tag)
+        repository = card_repository(self._record.name, folder)
+        self.reference = Reference(repository, tag=self._tag)
         self._http = http
         self._echo = echo
         self._probe_timeout_s = probe_timeout_s
@@ -172,6 +174,7 @@ class CardPublication:
             version=self._record.version,
             skills=[skill["id"] for skill in card["skills"]],
             created=datetime.now(UTC),
+            repository=self.reference.repository,
             tag=self._tag,
             signatures=signatures,
         )

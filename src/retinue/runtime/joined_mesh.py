@@ -82,6 +82,8 @@ class JoinedMesh:
         self.peers = peers
         self.hub_skills_here: Callable[[], Awaitable[Calls]] | None = None
         """Gives the hub's skills in this process, which are called when no hub runs; None for most agents."""
+        self.own_agents: Mapping[str, str] = {}
+        """The full names of the agents of the own team, by their plain names."""
         self._http = http
         self._state = state
         self._hub_url = hub_url
@@ -135,6 +137,8 @@ class JoinedMesh:
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """Dispatch one call of the agent to an agent that offers the skill."""
+        if call.agent is not None and call.agent in self.own_agents:
+            call = replace(call, agent=self.own_agents[call.agent])
         try:
             url = self._hub_url or find_hub_url(self._state)
             joined = None if url is None else joined_token(self._state.keys, url)
@@ -160,6 +164,7 @@ class JoinedMesh:
         return self._servers.connect(server, headers)
 
     async def _route(self, name: str) -> tuple[Listing, AgentClient]:
+        name = self.own_agents.get(name, name)
         url = self._hub_url or find_hub_url(self._state)
         if url is None:
             await self._directory.ensure_fresh()

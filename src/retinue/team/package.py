@@ -58,6 +58,20 @@ class Team:
         return list_names(self.definition, self.lock)
 
     @property
+    def agent_names(self) -> frozenset[str]:
+        """The names of its agents."""
+        return frozenset(locked.name for locked in self.lock.agents.values())
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The names that only this team has: those of its imports, and the full ones of its agents."""
+        return frozenset({*self.definition.imports, *map(self.full_name, self.agent_names)})
+
+    def full_name(self, name: str) -> str:
+        """``NAME@TEAM`` for one of its agents, which no other team has; any other name as it is."""
+        return f"{name}@{self.name}" if name in self.agent_names else name
+
+    @property
     def policies(self) -> list[str]:
         """The paths of the files of policies."""
         return [row.path for row in self.files if row.layer == "policies" and row.path.endswith(".cedar")]

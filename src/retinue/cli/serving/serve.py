@@ -73,6 +73,7 @@ def _loading_program() -> Iterator[None]:
 @insecure_bind_option
 @advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
+@click.option("--team", hidden=True)
 def serve(
     target: str | None,
     model: str | None,
@@ -89,6 +90,7 @@ def serve(
     insecure_bind: bool,
     advertise: str | None,
     port_may_move: bool,
+    team: str | None,
 ) -> int:
     """Serve an agent and publish it.
 
@@ -101,6 +103,7 @@ def serve(
     """
     with _loading_program():
         from retinue.runtime.access import check_advertised
+        from retinue.runtime.agent_core import OwnTeam
         from retinue.runtime.agent_process import ServeOptions, serve_agent
         from retinue.runtime.commands.publishing import check_location
         from retinue.runtime.launch import Address
@@ -162,6 +165,7 @@ def serve(
         tag=tag,
         weight=weight,
         hub_url=hub_url,
+        team=None if team is None else OwnTeam.parse(team),
     )
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:

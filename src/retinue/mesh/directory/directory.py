@@ -36,7 +36,7 @@ from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingCache, ListingChange
-from retinue.mesh.directory.listing_index import Facts
+from retinue.mesh.directory.listing_index import Facts, list_folders
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.overrides import ListingOverride
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
@@ -349,6 +349,8 @@ class Directory:
             candidates = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
             if is_query:
                 candidates = narrow(self._list_askable(agent, view))
+        if agent is not None and len(candidates) > 1 and "@" not in agent and list_folders(candidates):
+            raise UnknownAgentError(agent, near=self._index.suggest_names(agent, view))
         if not candidates and self.find_hidden is not None:
             candidates = self.find_hidden(skill_id, scopes, agent, version_range, view)
         if not candidates:

@@ -21,6 +21,7 @@ from retinue.core.record import Candidate, Health, ListingKey
 from retinue.core.text import suggest
 from retinue.mesh.directory.choice import ChoiceOrder, choice_order
 from retinue.mesh.directory.versions import (
+    folder_of,
     is_same_repository,
     is_stable,
     is_version_named,
@@ -292,8 +293,13 @@ class ListingIndex:
         return merge_same_agents(entries)
 
     def find_named(self, name: str) -> Entry | None:
-        """The best agent of a bare name, ``name@source`` or ``name@version``."""
+        """The best agent of a bare name, ``name@source``, ``name@team`` or ``name@version``.
+
+        None for a bare name that agents of two teams have.
+        """
         named = self.list_named(name)
+        if len(named) > 1 and list_folders(named):
+            return None
         if not named:
             parts = [name[:at] for at, character in enumerate(name) if character == "@"]
             named = [entry for part in parts for entry in self.list_named(part, source=name[len(part) + 1 :])]
@@ -301,22 +307,23 @@ class ListingIndex:
                 entry
                 for part in parts
                 for entry in self.list_named(part)
-                if is_version_named(entry.version, name[len(part) + 1 :])
+                if folder_of(entry.id) == name[len(part) + 1 :]
+                or is_version_named(entry.version, name[len(part) + 1 :])
             ]
         return named[0] if named else None
 
     def name_of(self, entry: Candidate) -> str:
         """The name that identifies this agent.
 
-        ``name@source`` where another agent has the same name, ``name@1`` for a version of an agent that is
-        not the one which its bare name means.
+        ``name@team`` or ``name@source`` where another agent has the same name, ``name@1`` for a version of an
+        agent that is not the one which its bare name means.
         """
         name = entry.name
         if len(self._by_name.list_of(name)) <= 1:
             return name
         named = self.list_named(name)
         if not all(is_same_repository(other, entry) for other in named):
-            return f"{name}@{entry.id.source}"
+            return f"{name}@{folder_of(entry.id) or entry.id.source}"
         if len(named) <= 1 or named[0].id == entry.id:
             return name
         return name_version(entry, named)
@@ -374,7 +381,12 @@ class ListingIndex:
         return self._by_name
 
     def suggest_names(self, name: str, view: AgentView | None = None) -> tuple[str, ...]:
-        """At most three names similar to ``name``, of agents within the view, most similar first."""
+        """At most three names similar to ``name``, of agents within the view, most similar first.
+
+        Of a name that agents of several teams have, it is their full names.
+        """
+        if (folders := list_folders(self.list_named(name))) and is_seen(view, name):
+            return tuple(f"{name}@{folder}" for folder in folders[:3])
         return suggest(name, self._by_name if view is None else filter(view, self._by_name))
 
     def suggest_skills(self, skill_id: str, scopes: Scopes, view: AgentView | None = None) -> tuple[str, ...]:
@@ -522,6 +534,12 @@ def is_same_agent(entry: Entry, other: Entry) -> bool:
         return True
     origin = url_origin(entry.url)
     return origin is not None and origin == url_origin(other.url)
+
+
+def list_folders(entries: Iterable[Candidate]) -> list[str]:
+    """The teams of the entries of one name, if there are several; [] otherwise."""
+    folders = sorted({folder for entry in entries if entry.enabled and (folder := folder_of(entry.id))})
+    return folders if len(folders) > 1 else []
 
 
 @lru_cache(maxsize=4096)

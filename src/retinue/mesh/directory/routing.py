@@ -28,6 +28,7 @@ from retinue.core.trust import Trust
 from retinue.mesh.directory.choice import choice_order, list_groups
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.versions import (
+    folder_of,
     is_version_named,
     mark_standby,
     parse_version_range,
@@ -181,12 +182,14 @@ def select_versions(
 
 
 def is_named(listing: Candidate, agent: str) -> bool:
-    """Whether ``agent`` is the listing's name, alone or with its source or a version (``name@1``)."""
+    """Whether ``agent`` is the listing's name, alone or with its source, team or version (``name@1``)."""
     name = listing.name
     if agent == name:
         return True
     mark = agent[len(name) + 1 :] if agent.startswith(f"{name}@") else ""
-    return bool(mark) and (mark == listing.source or is_version_named(listing.version, mark))
+    return bool(mark) and (
+        mark in (listing.source, folder_of(listing.id)) or is_version_named(listing.version, mark)
+    )
 
 
 def has_labels(listing: Candidate, labels: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import semver
 
 from retinue.core.errors import InvalidSettingError
-from retinue.core.record import Candidate
+from retinue.core.record import Candidate, ListingKey
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.breaker import UNREACHABLE_TIER, health_tier
 
@@ -86,6 +86,11 @@ def version_preference(candidate: Candidate) -> tuple[bool, bool, bool, VersionK
         is_stable(version),
         version_key(version),
     )
+
+
+def folder_of(listing: ListingKey) -> str:
+    """The folder of the repository ``agents/FOLDER/NAME``, which is that of a team; "" without one."""
+    return listing.key.split("/")[1] if listing.key.count("/") == 2 else ""
 
 
 def is_same_repository(candidate: Candidate, other: Candidate) -> bool:

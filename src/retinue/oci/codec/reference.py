@@ -171,13 +171,14 @@ def short_name(name: str) -> str:
     return name.removesuffix("-agent") or name
 
 
-def card_repository(name: str) -> str:
-    """The repository for a card name: ``agents/<short>``.
+def card_repository(name: str, folder: str = "") -> str:
+    """The repository for a card name: ``agents/<short>``, or ``agents/<folder>/<short>``.
 
     A name that is not a valid repository part is lower-cased and other characters become ``-``.
     Raises InvalidReferenceError when no character is left.
     """
-    return f"agents/{_fit_part(short_name(name), name)}"
+    short = _fit_part(short_name(name), name)
+    return f"agents/{folder}/{short}" if folder else f"agents/{short}"
 
 
 def workflow_repository(workflow_id: str) -> str:

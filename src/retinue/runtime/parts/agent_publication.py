@@ -59,9 +59,10 @@ class PublicationPart(Part):
     gives = CardPublication
     is_required = True
 
-    def __init__(self, registry: str | None, tag: str | None, hub_url: str | None) -> None:
+    def __init__(self, registry: str | None, tag: str | None, hub_url: str | None, folder: str = "") -> None:
         self._registry = registry
         self._tag = tag
+        self._folder = folder
         self._hub_url = hub_url
 
     @asynccontextmanager
@@ -77,6 +78,7 @@ class PublicationPart(Part):
             process.echo,
             probe_timeout_s=tables.get(TimeoutTable).probe_s,
             signer=await asyncio.to_thread(card_signer, tables.get(SignatureTable), state),
+            folder=self._folder,
         )
         notify = partial(notify_hub, process.http, state, self._hub_url)
 

@@ -86,7 +86,8 @@ def team_children(
         "PYTHONSAFEPATH": "1",
     }
     environments = Environments(store.environments, environ)
-    tag = ("--tag", team_tag(team.version, team.digest))
+    own = f"{team.name}={','.join(sorted({locked.name for locked in team.lock.agents.values()}))}"
+    tag = ("--tag", team_tag(team.version, team.digest), "--team", own)
     secrets = row.secrets.get(team.digest, "")
     variables = _fill_own_variables(team, values)
     specs = []

@@ -185,7 +185,8 @@ class RolloutStages:
 
     async def _check(self, stored: StoredRollout) -> None:
         """The calls and the workflow of ``[check]``, with the new digest."""
-        check = read_installed(self.store, self.name, stored.new).definition.check
+        team = read_installed(self.store, self.name, stored.new)
+        check = team.definition.check
         try:
             async with asyncio.timeout(check.timeout_s):
                 for number, call in enumerate(check.calls):
@@ -198,7 +199,7 @@ class RolloutStages:
                             principal=CHECKER,
                             endpoint="team",
                             trace=self._chain(stored),
-                            agent=call.agent,
+                            agent=None if call.agent is None else team.full_name(call.agent),
                         )
                     )
                     if outcome.error is not None:
@@ -279,7 +280,7 @@ class RolloutStages:
         def change(row: TeamRow) -> TeamRow:
             if not row.is_settled:
                 return row
-            names = sorted(read_installed(self.store, self.name, row.active or "").names)
+            names = sorted(read_installed(self.store, self.name, row.active or "").claims)
             ended = self.store.keep_only(replace(row, names=names, rollout={}))
             if stored.stage == "back":
                 kept = {digest: file for digest, file in ended.secrets.items() if digest != stored.new}

@@ -74,7 +74,7 @@ class TeamRow:
     """The version of each digest whose files are kept."""
     signers: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] = ()
-    """The names of its agents and imports, which no other team may have."""
+    """Its imports, and its agents as ``NAME@TEAM`` (`find_clashes`)."""
     undo: Mapping[str, Any] | None = None
     """The row before the command that changes the team now; {} for none, None where no command does."""
     rollout: Mapping[str, Any] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class TeamStore:
         with self._changing_rows() as document:
             claimed = {*names}
             for other in self._parse_rows(document).values():
-                if other.name != row.name and (clash := sorted(claimed & {*other.names})):
+                if other.name != row.name and (clash := find_clashes(claimed, other.names)):
                     problem = f"the team {other.name} has {clash[0]}, too"
                     remedy = f"retinue down {other.name}"
                     raise TeamRefusedError("name_taken", row.name, problem, remedy=remedy)
@@ -355,6 +355,23 @@ class TeamStore:
         refuse_gone(self._state.root)
         with storage_errors(self.root):
             self.root.mkdir(mode=0o700, exist_ok=True)
+
+
+def find_clashes(claims: Iterable[str], others: Iterable[str]) -> list[str]:
+    """The names of one team that another one may not have, too; sorted.
+
+    Agents are claimed as ``NAME@TEAM``, so agents of two teams may have one name. Imports are claimed by
+    their plain names, because the hub has one of each name.
+    """
+    plain, agents = _split_claims(claims)
+    other_plain, other_agents = _split_claims(others)
+    return sorted((plain & (other_plain | other_agents)) | (agents & other_plain))
+
+
+def _split_claims(claims: Iterable[str]) -> tuple[set[str], set[str]]:
+    names = {*claims}
+    plain = {name for name in names if "@" not in name}
+    return plain, {name.partition("@")[0] for name in names - plain}
 
 
 def read_clock() -> str:

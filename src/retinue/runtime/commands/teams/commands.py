@@ -264,7 +264,7 @@ class TeamCommands:
         if row.active == team.digest:
             await self._install(pulled, team, echo, is_running=True)
             return await self._renew_secrets(row, team, values, echo)
-        with self._store.starting(row, team.names):
+        with self._store.starting(row, team.claims):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
             if not is_agreed and not ask(
@@ -302,7 +302,7 @@ class TeamCommands:
         await self._renew_schedules(team, only_missing=True)
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
-        with self._store.starting(row, team.names):
+        with self._store.starting(row, team.claims):
             await self._check_imports(team, values)
             kept = self._store.keep_secrets(team.name, values)
             secrets = dict.fromkeys(find_renewed(team, former, values), kept)
@@ -339,7 +339,7 @@ class TeamCommands:
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
                 return await self._follow(row, team, echo)
-            with self._store.starting(row, team.names):
+            with self._store.starting(row, team.claims):
                 await self._check_mesh(team)
                 await asyncio.to_thread(make_environments, self._store, team, os.environ)
                 if row.active is None:
@@ -505,7 +505,7 @@ class TeamCommands:
         await ensure_hub(self._state, self._http, logs=self._settings.logs)
         known = replace(
             row,
-            names=sorted(team.names | {*row.names}),
+            names=sorted(team.claims | {*row.names}),
             versions={**row.versions, team.digest: team.version},
             signers={**row.signers, team.digest: signer},
             secrets={**row.secrets, team.digest: self._store.keep_secrets(team.name, values)},
@@ -538,7 +538,7 @@ class TeamCommands:
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-            self._store.settle(started, team.names)
+            self._store.settle(started, team.claims)
             await renew_schedules(client, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
 

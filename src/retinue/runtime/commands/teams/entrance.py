@@ -64,8 +64,10 @@ async def _find_missing(client: MeshClient, names: set[str], team: Team) -> list
     An agent of another digest is ending, so it does not count.
     """
     reply = await read_agents(client.get, {"limit": PAGE})
-    rows = {row["name"]: row for row in reply["agents"] if row.get("status") != "unavailable"}
-    available = {name for name, row in rows.items() if find_mark(row) in ("", mark_of(team.digest))}
+    live = [row for row in reply["agents"] if row.get("status") != "unavailable"]
+    marks = ("", mark_of(team.digest))
+    available = {row["name"].partition("@")[0] for row in live if find_mark(row) in marks}
+    rows = {row["name"]: row for row in live}
     waiting = [name for name in team.definition.imports if not _is_connected(team, name, rows.get(name, {}))]
     return [*sorted(names - available), *waiting]
 
@@ -87,7 +89,7 @@ async def pass_check(team: Team, client: MeshClient, echo: Callable[[str], None]
     try:
         async with asyncio.timeout(check.timeout_s):
             for number, call in enumerate(check.calls, 1):
-                options: dict[str, Any] = {} if call.agent is None else {"agent": call.agent}
+                options: dict[str, Any] = {} if call.agent is None else {"agent": team.full_name(call.agent)}
                 place = f"check.calls[{number - 1}] {call.skill}"
                 result = await _checked(team, place, client.get(call.skill, dict(call.arguments), **options))
                 if "result" in call.model_fields_set and result != call.result:

@@ -26,6 +26,7 @@ PAGE = 100
 def check_import_names(team: Team, settings: Settings, state: State) -> None:
     """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
     own = team.names
+    _check_policies(team, TeamStore(state))
     for place, tables in (
         ("retinue.toml", settings.imports.servers),
         ("this state", read_kept_imports(state)),
@@ -35,12 +36,26 @@ def check_import_names(team: Team, settings: Settings, state: State) -> None:
             raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
 
 
+def _check_policies(team: Team, store: TeamStore) -> None:
+    """Raise TeamRefusedError where a policy would bind an agent of another team, because it has that name."""
+    for row in store.list_active():
+        others = {name.partition("@")[0] for name in row.names if name.endswith(f"@{row.name}")}
+        shared = sorted(team.agent_names & others)
+        if row.name == team.name or not shared:
+            continue
+        if team.policies or read_installed(store, row.name, row.active or "").policies:
+            problem = f"the team {row.name} has an agent {shared[0]}, too, and policies bind agents by name"
+            remedy = "give one of the agents another name"
+            raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
+
+
 async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> None:
     """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
     reply = await read_agents(client.get, {"limit": PAGE})
     digests = {team.digest, *store.list_installed(team.name)}
     marks = {mark_of(digest) for digest in digests}
     imports = _list_imports(store, team.name, digests)
+    teams = {row.name for row in store.list_active()} - {team.name}
     taken = [
         row["name"]
         for row in reply["agents"]
@@ -48,6 +63,7 @@ async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> 
         and row["status"] != "unavailable"
         and find_mark(row) not in marks
         and not (row["name"] in imports and _is_import(row))
+        and not (row["name"] in team.agent_names and _find_folder(row) in teams)
     ]
     if taken:
         problem = f"an agent of this mesh is called {min(taken)}, too"
@@ -58,6 +74,12 @@ async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> 
 def find_mark(row: Mapping[str, Any]) -> str:
     """The mark of the digest of an agent in the rows of ``list_agents``; "" for one that is of no team."""
     return read_mark(str(row.get("reference", "")).rpartition(":")[2])
+
+
+def _find_folder(row: Mapping[str, Any]) -> str:
+    """The team of an agent in the rows of ``list_agents``, by its repository ``agents/TEAM/NAME``."""
+    parts = str(row.get("reference", "")).split("/")
+    return parts[1] if len(parts) == 3 else ""
 
 
 def _list_imports(store: TeamStore, name: str, digests: set[str]) -> set[str]:
