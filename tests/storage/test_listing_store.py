@@ -16,6 +16,7 @@ from retinue.core.errors import StateDamagedError, StateError, StorageFullError
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
 from retinue.mesh.directory.listings import Listings, MemoryListings
 from retinue.mesh.entry import entry_of
+from retinue.storage import database
 from retinue.storage.listing_store import SqliteListings
 from tests.requirements import requirement
 
@@ -252,3 +253,28 @@ def test_two_processes_may_open_a_new_file_at_once(path: Path) -> None:
     assert [one.key for one in stores[1].load()] == ["a"]
     for store in stores:
         store.close()
+
+
+def test_a_file_that_another_process_migrates_during_the_opening_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection remembers the tables of the version that it found."""
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    for script in database._MIGRATIONS[:2]:
+        connection.executescript(script)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    read_version = database.Database._version
+    others = [path]
+
+    def read_after_another(opened: database.Database) -> int:
+        version = read_version(opened)
+        if others:
+            SqliteListings(others.pop()).close()
+        return version
+
+    monkeypatch.setattr(database.Database, "_version", read_after_another)
+    store = SqliteListings(path)
+    assert list(store.load()) == []
+    store.close()

@@ -160,6 +160,9 @@ class Database:
                         self._connection.execute(statement)
                     self._connection.execute(f"PRAGMA user_version = {version + 1}")
                     version += 1
+        # The connection may remember the tables as they were before another process migrated them. A
+        # reading notices that; the preparation of a JOIN … USING does not, and fails.
+        self._connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
 
     def _version(self) -> int:
         return cast(int, self._connection.execute("PRAGMA user_version").fetchone()[0])
