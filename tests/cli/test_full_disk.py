@@ -123,7 +123,7 @@ ELSEWHERE = {
     "artifacts get": "tests/storage/test_artifacts.py::test_a_full_disk_leaves_no_part_of_a_fetched_file",
     **dict.fromkeys(
         ("lock", "pack", "up", "down"),
-        "tests/team/test_team_attacks.py::test_a_full_disk_leaves_no_file_of_a_digest",
+        "tests/team/test_team_interrupted.py::test_a_full_disk_leaves_what_runs_and_no_file",
     ),
     "record-team": "tests/team/test_team_replay.py::test_a_recording_on_a_full_disk_is_one_error",
     "imports login": "tests/runtime/test_import_logins.py::test_a_login_on_a_full_disk_keeps_the_old_one",

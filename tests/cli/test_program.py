@@ -120,7 +120,8 @@ def test_a_missing_argument_is_answered_with_the_usage(retinue: Retinue) -> None
         ("rerun x", "--from is missing — give it: retinue rerun --from STEP"),
         (
             "runs --status runing",
-            "--status: 'runing' is not one of running, done, failed, cancelled — did you mean running?",
+            "--status: 'runing' is not one of running, done, failed, cancelled, limited — "
+            "did you mean running?",
         ),
         ("completion bsh", "SHELL: 'bsh' is not one of bash, zsh, fish — did you mean bash?"),
         ("connect clade --print", "CLIENT: 'clade' is not one of claude, claude-desktop, cursor, vscode, "),

@@ -538,7 +538,7 @@ async def test_an_old_hub_that_lacks_a_skill_is_named() -> None:
         raise FaultError("Unknown skill: list_schedules", type="skill_not_offered")
 
     async with serve_app(ScriptedHub(list_schedules=lack)) as url, retinue.connect(url) as mesh:
-        with pytest.raises(SkillNotOfferedError, match="the hub has no skill list_schedules") as old:
+        with pytest.raises(SkillNotOfferedError, match="the hub has no skill list_schedules for") as old:
             await mesh.schedules()
     assert "update Retinue" in old.value.remedy
 

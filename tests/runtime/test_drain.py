@@ -21,7 +21,7 @@ from retinue.storage.state import State
 from tests.runtime.composition.live_process import LiveProcess, ProcessStarter
 from tests.system import Wire
 
-WAIT_S = 60.0
+WAIT_S = 50.0
 TRACE = "a" * 32
 
 
@@ -75,7 +75,7 @@ async def test_a_stopping_process_finishes_calls_and_refuses_new_ones(
         working = asyncio.create_task(wire.call(process.url, "work", x_openstarry_trace_id=TRACE))
         await slow.begun.wait()
         process.stop.ask("the test is over")
-        await until_printed(process, "1 call in flight: waiting up to 30 s")
+        await until_printed(process, "1 call in flight: waiting up to 50 s")
 
         refused = await wire.call(process.url, "help_out")
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")

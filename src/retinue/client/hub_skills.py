@@ -54,7 +54,7 @@ class HubSkills:
             skill, arguments, timeout_s=limit_s, setting="timeout_s", is_repeatable=is_repeatable, **options
         )
         if outcome.error is not None:
-            raise _explain(rebuild_error(outcome.error), skill, in_memory=self.client.hub_url is None)
+            raise _explain(rebuild_error(outcome.error), skill, in_memory=self.client.is_in_memory)
         return outcome.value
 
 

@@ -48,7 +48,7 @@ class MeshClient:
     """Calls skills of the mesh; ``hub_url`` is None if they run in this process.
 
     ``remedy`` is what to do when the hub does not answer. ``retries`` bounds the repetitions of a call that
-    the hub did not get, or whose repetition is safe.
+    the hub did not get, or whose repetition is safe. ``is_in_memory`` tells that there is no hub at all.
     """
 
     calls: Calls
@@ -56,6 +56,7 @@ class MeshClient:
     remedy: str = ""
     retries: int = 0
     endpoint: str = "cli"
+    is_in_memory: bool = False
 
     async def ask(
         self,

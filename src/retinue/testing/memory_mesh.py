@@ -137,7 +137,7 @@ async def connect_agents(
             hub_agents = {hub.name: hub}
             lookup.add(LocalLookup(hub_agents), LocalInvoker(hub_agents, dispatcher, dispatcher.timeouts))
             await directory.ensure_fresh()
-            client = MeshClient(_AsProgram(dispatcher), None, endpoint="client")
+            client = MeshClient(_AsProgram(dispatcher), None, endpoint="client", is_in_memory=True)
             yield MeshConnection(client, timeout_s=timeout_s, on_question=on_question, artifacts=artifacts)
     finally:
         await directory.aclose()
