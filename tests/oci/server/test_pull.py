@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from starlette.applications import Starlette
 
 from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.catalog import CATALOG_TYPE, Heads
 from retinue.oci.codec.reference import Reference, digest_of
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
@@ -203,6 +204,34 @@ async def test_what_the_caller_has_already_is_not_sent_again(
         assert (answer.status, answer.body) == (304, b"")
     stale = await endpoint.ask("/v2/agents/plan/manifests/v1", if_none_match='"sha256:0"')
     assert stale.status == 200
+
+
+async def test_a_page_of_the_catalog_reads_its_own_repositories_only(
+    endpoint: Endpoint, registry: LayoutRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _publish_three(registry)
+    read, walks = [], []
+    read_heads, walk = LayoutRegistry.read_heads, LayoutRegistry.list_repositories
+
+    async def note_heads(own: LayoutRegistry, repositories: Iterable[str]) -> dict[str, Heads]:
+        read.append(list(repositories))
+        return await read_heads(own, repositories)
+
+    async def note_walk(own: LayoutRegistry) -> list[str]:
+        walks.append(own)
+        return await walk(own)
+
+    monkeypatch.setattr(LayoutRegistry, "read_heads", note_heads)
+    monkeypatch.setattr(LayoutRegistry, "list_repositories", note_walk)
+    for path in ("/v2/_catalog?n=2", "/v2/_catalog?n=2&last=agents%2Fplan"):
+        answer = await endpoint.ask(path, accept=CATALOG_TYPE)
+        assert orjson.loads(answer.body)["heads"].keys() == set(read[-1])
+    assert read == [["agents/build", "agents/plan"], ["agents/test"]]
+    assert len(walks) == 1
+    await publish_card(registry, "u", _card("u"), version="1.0.0", skills=["create_plan"], created=NOON)
+    more = await endpoint.ask("/v2/_catalog?n=2&last=agents%2Fplan", accept=CATALOG_TYPE)
+    assert orjson.loads(more.body)["repositories"] == ["agents/test", "agents/u"]
+    assert len(walks) == 2
 
 
 @requirement("P-02")

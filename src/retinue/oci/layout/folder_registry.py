@@ -41,7 +41,7 @@ from retinue.oci.codec.artifacts import (
     same_owner,
 )
 from retinue.oci.codec.bulk import Pulled
-from retinue.oci.codec.catalog import Catalog, Heads
+from retinue.oci.codec.catalog import Heads
 from retinue.oci.codec.layout_index import SUBJECT, Index
 from retinue.oci.codec.manifest import (
     EMPTY_CONFIG,
@@ -111,10 +111,9 @@ class LayoutRegistry:
         """List all repositories with content, including damaged ones, in lexical order."""
         return await asyncio.to_thread(self._walk)
 
-    async def read_catalog(self) -> Catalog:
-        """All repositories with the digests of their tags, except for damaged ones."""
-        repositories = await self.list_repositories()
-        return Catalog(tuple(repositories), await asyncio.to_thread(self._read_heads, repositories))
+    async def read_heads(self, repositories: Iterable[str]) -> dict[str, Heads]:
+        """The digests of the tags of repositories, except for damaged ones."""
+        return await asyncio.to_thread(self._read_heads, repositories)
 
     async def list_tags(self, repository: str) -> list[str]:
         """List all tags in lexical order; empty for an unknown repository. Raises StateDamagedError."""
