@@ -43,15 +43,15 @@ def make_child(library: Library, tools: Tools, name: str, given: Any) -> Perform
     async def perform(frame: Frame, path: str) -> Any:
         facts = {"kind": "choose", "skill": name, "below": "/choose"}
         choose = partial(read, frame.request.origin.principal)
-        found = await frame.context.step(f"{path}/choose", choose, timeout_s=FIND_S, facts=facts)
-        if found.fault is not None:
-            raise StepFailedError(path, None, as_json(found.fault))
+        choice = await frame.context.step(f"{path}/choose", choose, timeout_s=FIND_S, facts=facts)
+        if choice.fault is not None:
+            raise StepFailedError(path, None, as_json(choice.fault))
         origin = child_origin(frame)
         request = RunRequest(
             name=f"{frame.request.name}/{path}",
-            definition=found.value["definition"],
+            definition=choice.value["definition"],
             input=given,
-            origin=origin.as_mesh() if found.value["as_mesh"] else origin,
+            origin=origin.as_mesh() if choice.value["as_mesh"] else origin,
         )
         outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
         if outcome.status != "done":

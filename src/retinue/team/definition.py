@@ -239,8 +239,8 @@ class TeamSchedule(_Table):
     @property
     def rule(self) -> dict[str, Any]:
         """The keys of ``schedule`` that are given."""
-        given = self.model_dump(mode="json", exclude={"workflow", "name"})
-        return {key: value for key, value in given.items() if value is not None}
+        fields = self.model_dump(mode="json", exclude={"workflow", "name"})
+        return {key: value for key, value in fields.items() if value is not None}
 
     def name_in(self, team: str) -> str:
         """The name of the schedule in the mesh: ``TEAM.NAME``."""

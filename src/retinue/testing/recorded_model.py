@@ -36,7 +36,6 @@ from retinue.llm.spec import SEED_MODELS, ModelSpec, Provider, Unavailable, chec
 from retinue.llm.spending import Ledger
 from retinue.storage.files import replace_file
 from retinue.thinking.completion import CompletionReply, CompletionRequest, UserMessage
-from retinue.thinking.request_digest import digest_request
 
 Mode = Literal["once", "replay", "record"]
 _VERSION = 1
@@ -136,7 +135,7 @@ class RecordedReplies:
         request = prompt.conversation or CompletionRequest(
             prompt.instructions, (UserMessage((Part.text(prompt.task),)),)
         )
-        digests = digest_request(request)
+        digests = request.digests()
         row = next((row for row in self._rows if row["request"] == digests), None)
         if row is not None:
             self.replayed += 1

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Literal, TypeVar, cast, get_args
+
+import orjson
 
 from retinue.core.call import Part, PartKind
 from retinue.core.errors import InvalidParametersError, Problem
@@ -250,6 +253,16 @@ class CompletionRequest:
         _check_order(messages)
         return request
 
+    def digests(self) -> dict[str, Any]:
+        """By which a recorded reply is found: of each message, and of all else but ``max_tokens``."""
+        document = self.to_json()
+        return {
+            "system": _digest(document["system"]),
+            "tools": _digest([document["tools"], document["tool_choice"]]),
+            "output_schema": _digest(document["output_schema"]),
+            "messages": [_digest(message) for message in document["messages"]],
+        }
+
 
 def _check_order(messages: Sequence[Message]) -> None:
     if not messages or not isinstance(messages[0], UserMessage):
@@ -336,3 +349,7 @@ def _items(
 
 def _place(at: str, key: str) -> str:
     return f"{at}.{key}" if at else key
+
+
+def _digest(value: Any) -> str:
+    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

@@ -26,7 +26,6 @@ from retinue.runtime.teams.store import TEAMS, TeamStore
 from retinue.storage.state import State
 from retinue.team.trace import RecordedAnswer, RecordedCall, RecordedCompletion, answer_of
 from retinue.thinking.completion import COMPLETE, CompletionRequest
-from retinue.thinking.request_digest import digest_request
 
 MARKER = "recording.json"
 MAX_ROW_BYTES = 1024 * 1024
@@ -133,7 +132,7 @@ class CallRecorder:
         return RecordedCompletion(
             model=outcome.agent or "",
             asks=asks[:_SHOWN_CHARACTERS],
-            request=digest_request(request),
+            request=request.digests(),
             reply=reply,
             usage={
                 key: usage[key] for key in ("input_tokens", "output_tokens") if type(usage.get(key)) is int

@@ -43,10 +43,10 @@ async def renew_schedules(
     for name, schedule in schedules.items():
         if only_missing and not held.get(name, "missing"):
             continue
-        asked: dict[str, Any] = {"workflow": schedule.workflow, "name": name}
+        fields: dict[str, Any] = {"workflow": schedule.workflow, "name": name}
         if schedule.rule:
-            asked["schedule"] = schedule.rule
-        await client.get("add_schedule", asked)
+            fields["schedule"] = schedule.rule
+        await client.get("add_schedule", fields)
         if held.get(name, "").startswith(_PAUSED_BY):
             await client.get("change_schedule", {"schedule": name, "change": "pause"})
 
