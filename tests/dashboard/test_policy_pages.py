@@ -40,6 +40,7 @@ async def site(retinue_home: Path) -> AsyncIterator[Site]:
     @bank.skill(expose=True)
     async def close() -> str:
         """Closes."""
+        called.append("close")
         return "closed"
 
     async with open_system(State(retinue_home)) as system, open_wire() as wire:
@@ -71,6 +72,24 @@ async def test_a_call_outside_of_runs_is_shown_whole_with_its_secrets_marked_and
     async with asyncio.timeout(WAIT_S):  # rows of the audit come soon after their calls
         while "ask-first: yes of owner" not in (await site.read("/ui/calls", owner)).body.decode():
             await asyncio.sleep(0.02)
+
+
+async def test_the_form_of_a_skill_calls_it_as_its_policies_permit(site: Site) -> None:
+    """The form is one of the ways of `tests.doors.test_policy_matrix`, from a hub that has a dashboard."""
+    person = site.token("mesh", name="ada")
+    hidden = await site.submit("/ui/agents/bank/skills/close", {}, person, **OWN)
+    assert b"Agent bank has no skill close" in hidden.body  # its policy hides it from lists, too
+    form, values = "/ui/agents/bank/skills/refund", {"/amount": "900"}
+    waiting = html.unescape((await site.submit(form, values, person, **OWN)).body.decode())
+    assert "a person pays" in waiting
+    assert site.called == []
+    owner = f"Bearer {site.system.state.owner_token()}"
+    (page,) = set(
+        re.findall(r"/ui/approvals/[\w-]+", (await site.read("/ui/approvals", owner)).body.decode())
+    )
+    await site.submit(page, {"verdict": "yes", "comment": ""}, owner, **OWN)
+    assert "refunded" in (await site.submit(form, values, person, **OWN)).body.decode()
+    assert site.called == ["900"]
 
 
 async def test_a_yes_for_similar_calls_is_read_as_cedar_before_it_is_stored(site: Site) -> None:
