@@ -140,7 +140,8 @@ MAX_TEXT_CHARS = 20_000
 
 MAX_WORD_CHARS = 64
 
-_CACHED_CHUNKS = 8_192
+_CACHED_CHUNKS = 32_768
+"""Chunks whose words are known, about 12 MB: those of a large mesh are drawn from as many."""
 
 
 _ASKING = """
