@@ -162,8 +162,8 @@ def _load_by_wrk(url: str, clients: int, calls: Calls, folder: Path) -> dict[str
     result: dict[str, float] = orjson.loads(output.partition("RESULT ")[2])
     if result["failed"] > FAILED_SHARE * result["calls"]:
         raise SystemExit(
-            f"{result['failed']:.0f} of {result['calls']:.0f} calls of {calls.path} over {clients} connections"
-            f" failed; wrk printed: {output}"
+            f"{result['failed']:.0f} of {result['calls']:.0f} calls of {calls.path} over {clients}"
+            f" connections failed; wrk printed: {output}"
         )
     return result
 
