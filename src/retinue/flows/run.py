@@ -417,9 +417,9 @@ class Run:
         PolicyDeniedError.
         """
         check_text("workflow", "workflow", workflow)
-        given = {} if input is None else arguments_as_json(workflow, input)
-        perform = make_child(self._library, self._tools, workflow, given)
-        mark = mark_of("workflow", workflow, given)
+        arguments = {} if input is None else arguments_as_json(workflow, input)
+        perform = make_child(self._library, self._tools, workflow, arguments)
+        mark = mark_of("workflow", workflow, arguments)
         return await self._perform(self._names.take(name or workflow), mark, perform)
 
     async def now(self, *, name: str = "now") -> datetime:

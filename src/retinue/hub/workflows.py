@@ -193,7 +193,7 @@ class RunStarter:
             definition = _override(definition, overrides)
         checked = replace(loaded, definition=definition)
         findings = await self._known_skills.inspect(bundled, checked, principal, origin.scopes, given=given)
-        faults = [one.fault for one in findings if one.blocks]
+        faults = [finding.fault for finding in findings if finding.blocks]
         if faults and (run is None or await self.find(run, principal) is None):
             raise faults[0]
         stored_id = None if run is None else self.access.stored_id(check_run_id(run), principal)
@@ -216,7 +216,7 @@ class RunStarter:
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        warnings = tuple(one.fault for one in findings if not one.blocks)
+        warnings = tuple(finding.fault for finding in findings if not finding.blocks)
         return StartedRun(record, self.access.shown_id(record.id, principal), choice, loaded, warnings)
 
     async def find(self, run: str, principal: Principal) -> StartedRun | None:

@@ -70,7 +70,7 @@ def describe_form(schema: Schema | None) -> str:
     if "const" in here:
         return orjson.dumps(here["const"]).decode()
     if isinstance(here.get("enum"), list):
-        return "|".join(orjson.dumps(one).decode() for one in here["enum"])[:_FORM_CHARACTERS]
+        return "|".join(orjson.dumps(choice).decode() for choice in here["enum"])[:_FORM_CHARACTERS]
     properties = here.get("properties")
     if isinstance(properties, Mapping) and properties:
         required = here.get("required", ())

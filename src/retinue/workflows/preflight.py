@@ -290,16 +290,16 @@ class _Inspection:
     def _inspect_output(self, reference: ExpressionReference, path: Path, blocks: bool) -> None:
         step_id, _, *keys = reference.keys
         schemas = self._outputs.get(step_id, ())
-        found = [find_missing_key(schema, tuple(keys)) for schema in schemas]
-        missing = [one for one in found if one is not None]
-        if not schemas or len(missing) < len(found):
+        results = [find_missing_key(schema, tuple(keys)) for schema in schemas]
+        missing = [key for key in results if key is not None]
+        if not schemas or len(missing) < len(results):
             return
         first: MissingKey = missing[0]
         near = suggest(first.key, list(first.known), limit=1)
         remedy = (
             f"did you mean {near[0]}?" if near else f"it has: {', '.join(first.known)[:200] or 'no keys'}"
         )
-        is_closed = all(one.is_closed for one in missing)
+        is_closed = all(key.is_closed for key in missing)
         place = first.place(f"steps.{step_id}.output")
         self._note(path, f"the output of step {step_id} has no {place}", remedy, blocks and is_closed)
 

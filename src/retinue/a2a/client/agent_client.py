@@ -349,7 +349,11 @@ def _facts_of(data: Any) -> Any:
     """The facts of an error: 1.x has them in a list of typed details."""
     if not isinstance(data, list):
         return data
-    structs = (one.get("value") for one in data if isinstance(one, Mapping) and one.get("@type") == _STRUCT)
+    structs = (
+        detail.get("value")
+        for detail in data
+        if isinstance(detail, Mapping) and detail.get("@type") == _STRUCT
+    )
     return next(structs, None) or {"details": data}
 
 
@@ -362,7 +366,7 @@ def read_card_flags(card: bytes) -> tuple[bool, bool]:
     capabilities = capabilities if isinstance(capabilities, dict) else {}
     extensions = capabilities.get("extensions")
     named = (
-        [one.get("uri") for one in extensions if isinstance(one, dict)]
+        [extension.get("uri") for extension in extensions if isinstance(extension, dict)]
         if isinstance(extensions, list)
         else []
     )

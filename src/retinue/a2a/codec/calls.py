@@ -226,9 +226,9 @@ def with_whole_numbers(value: Any) -> Any:
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):
-        return {key: with_whole_numbers(one) for key, one in value.items()}
+        return {key: with_whole_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [with_whole_numbers(one) for one in value]
+        return [with_whole_numbers(inner) for inner in value]
     return value
 
 

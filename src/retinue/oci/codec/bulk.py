@@ -85,21 +85,26 @@ def pull_many(references: Iterable[Reference]) -> Flow[Pulled]:
 
     Empty when the registry does not support the request. Repositories left out may be requested again.
     """
-    wanted = {reference.repository: reference for reference in references if reference.digest is not None}
-    digests = {name: reference.digest or "" for name, reference in wanted.items()}
+    by_repository = {
+        reference.repository: reference for reference in references if reference.digest is not None
+    }
+    digests = {name: reference.digest or "" for name, reference in by_repository.items()}
     response = yield RegistryRequest(
         "POST",
         BULK_PATH,
         {"accept": BULK_TYPE, "content-type": BULK_TYPE},
         render_wanted(digests),
         MAX_RESPONSE_BYTES,
-        f"{len(wanted)} manifests",
+        f"{len(by_repository)} manifests",
         always_repeatable=True,
     )
     # A registry that gives the path another meaning may answer 200 as well.
     if response.status != 200 or not response.headers.get("content-type", "").startswith(BULK_TYPE):
         return {}
-    return {name: _open(wanted[name], raw) for name, raw in parse_manifests(response.body, wanted).items()}
+    return {
+        name: _open(by_repository[name], raw)
+        for name, raw in parse_manifests(response.body, by_repository).items()
+    }
 
 
 def _open(reference: Reference, raw: bytes | None) -> Artifact | RegistryError | None:

@@ -81,21 +81,21 @@ class _Translation:
         for key in step:
             if key not in _KNOWN and key not in OWN_KEYS:
                 raise unknown_key(self._from, (*path, key), (*OWN_KEYS, *_KNOWN))
-        found = {key: value for key, value in step.items() if key not in OWN_KEYS}
+        translated = {key: value for key, value in step.items() if key not in OWN_KEYS}
         name = step.get("name")
         if name is not None and "id" not in step:
-            found["id"] = self._ids.get(str(name), _as_id(str(name)))
+            translated["id"] = self._ids.get(str(name), _as_id(str(name)))
             self._move(path, "name", "id")
-            found.setdefault("description", str(name))
-        own_id = found.get("id")
-        self._translate_agents(step, found, path)
-        self._translate_expressions(step, found, path, own_id if isinstance(own_id, str) else None)
-        self._translate_jumps(step, found, path)
-        if "timeout" in found:
-            found["timeout"] = _as_duration(found["timeout"])
-        if isinstance(found.get("retry"), Mapping):
-            found["retry"] = self._retry(found["retry"], (*path, "retry"))
-        return found
+            translated.setdefault("description", str(name))
+        own_id = translated.get("id")
+        self._translate_agents(step, translated, path)
+        self._translate_expressions(step, translated, path, own_id if isinstance(own_id, str) else None)
+        self._translate_jumps(step, translated, path)
+        if "timeout" in translated:
+            translated["timeout"] = _as_duration(translated["timeout"])
+        if isinstance(translated.get("retry"), Mapping):
+            translated["retry"] = self._retry(translated["retry"], (*path, "retry"))
+        return translated
 
     def _translate_agents(self, step: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
         for key in ("agent", "role"):

@@ -294,7 +294,9 @@ class Executions:
     async def find_mark(self, run_id: str, call: str) -> Mark | None:
         """The mark that was recorded with a call of a run; None for one without a mark."""
         calls = await self._database.ask(self._database.client.list_calls, run_id, True)
-        return next((Mark.find(one.output) for one in calls if one.name == call), None)
+        return next(
+            (Mark.find(engine_call.output) for engine_call in calls if engine_call.name == call), None
+        )
 
     async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """Call a function in a thread, because work with large values must not hold up other runs."""

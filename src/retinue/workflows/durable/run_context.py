@@ -308,10 +308,10 @@ class DurableContext:
                 ended = await self._services.await_children(ids, self._given_up, mode)
             except UnknownRunError as error:
                 return {"unknown": error.run_id}
-            found = [_render_ended(record) for record in ended]
-            stored: dict[str, Any] = {"ended": found}
-            if is_large(found):
-                stored = await self._services.compute(stored_ended, found)
+            rendered = [_render_ended(record) for record in ended]
+            stored: dict[str, Any] = {"ended": rendered}
+            if is_large(rendered):
+                stored = await self._services.compute(stored_ended, rendered)
             self._size.stored += len(orjson.dumps(stored))
             return stored
 

@@ -24,8 +24,8 @@ def say_plainly(message: str, source: str) -> PlainWords:
     match = re.match(r"(?P<place>at character \d+): (?:Syntax error: )?(?P<text>.*)", message, re.DOTALL)
     place, text = (f"{match['place']}: ", match["text"]) if match else ("", message)
     for pattern, say in _RULES:
-        if found := pattern.fullmatch(text):
-            words = say(found, source)
+        if rule_match := pattern.fullmatch(text):
+            words = say(rule_match, source)
             return PlainWords(f"{place}{words.problem}", f"{words.remedy}; expressions are CEL")
     return PlainWords(message)
 
@@ -91,8 +91,8 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], PlainWords]]
     ),
     (
         re.compile(r"reserved identifier: (?P<word>\w+)"),
-        lambda found, source: PlainWords(
-            f"{found['word']} is a reserved word", "a choice is written: condition ? a : b"
+        lambda match, source: PlainWords(
+            f"{match['word']} is a reserved word", "a choice is written: condition ? a : b"
         ),
     ),
 )

@@ -172,7 +172,7 @@ async def run_timer(frame: Frame, step: Step, path: str) -> None:
         until = await frame.read_clock(path, f"{path}/clock") + seconds
     else:
         until = await _read_until(frame, timer, path)
-    limit = min(frame.limits, key=lambda one: one.at, default=None)
+    limit = min(frame.limits, key=lambda limit: limit.at, default=None)
     if limit is not None and limit.at >= until:
         limit = None
     at = until if limit is None else limit.at
