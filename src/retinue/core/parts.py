@@ -187,8 +187,8 @@ def url_of(part: Part) -> str | None:
 def file_name_of(part: Part, number: int) -> str:
     """A plain file name for the ``number``-th part, without any folder and with an ending for its type."""
     url = url_of(part)
-    given = part.name or ("" if url is None else urlsplit(url).path)
-    name = "".join(c for c in given.replace("\\", "/").rpartition("/")[2] if c.isprintable()).strip(" .")
+    path = part.name or ("" if url is None else urlsplit(url).path)
+    name = "".join(c for c in path.replace("\\", "/").rpartition("/")[2] if c.isprintable()).strip(" .")
     name = name[-100:] or f"{part.kind}-{number}"
     if "." not in name:
         mime = part.mime.partition(";")[0].strip().lower()

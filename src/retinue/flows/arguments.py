@@ -39,14 +39,14 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
         raise InvalidParametersError(
             [Problem("", f"the arguments of {skill} are a {shape}, and not a mapping")]
         )
-    given = dict(arguments)
+    copied = dict(arguments)
     # NaN becomes null in the JSON form
-    if (problem := find_nonfinite(given)) is not None:
+    if (problem := find_nonfinite(copied)) is not None:
         raise InvalidParametersError([problem])
     try:
-        made: dict[str, Any] = _sort_sets(given, to_jsonable_python(given, by_alias=True))
+        made: dict[str, Any] = _sort_sets(copied, to_jsonable_python(copied, by_alias=True))
     except (PydanticSerializationError, UnicodeDecodeError) as error:
-        name = next((name for name, value in given.items() if not _is_json(value)), "")
+        name = next((name for name, value in copied.items() if not _is_json(value)), "")
         problem = Problem(name, f"argument {name} of {skill} is no JSON value: {error}")
         raise InvalidParametersError([problem]) from error
     return made

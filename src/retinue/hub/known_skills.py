@@ -30,7 +30,7 @@ class KnownSkills:
         loaded: Loaded,
         principal: Principal,
         scopes: frozenset[str],
-        **given: Any,
+        **options: Any,
     ) -> list[Finding]:
         """The findings of a definition for runs of this caller with these scopes; see `inspect_with_mesh`."""
         find_skill = find_nested = self._find_skill_for(principal, scopes)
@@ -49,7 +49,7 @@ class KnownSkills:
             find_skill,
             find_nested_skill=find_nested,
             matches_any=matches_any,
-            **given,
+            **options,
         )
 
     def _find_skill_for(self, principal: Principal, scopes: frozenset[str]) -> FindSkill:

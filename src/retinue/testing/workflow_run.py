@@ -135,7 +135,7 @@ async def run_workflow(
 
     bundled = await bundle(Library([_Texts(workflows or {})]), loaded)
     for finding in await inspect_with_mesh(
-        loaded, bundled.texts, _finder(mesh), given=input, matches_any=matches_any
+        loaded, bundled.texts, _finder(mesh), run_input=input, matches_any=matches_any
     ):
         if finding.blocks:
             raise finding.fault

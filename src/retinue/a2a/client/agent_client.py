@@ -250,8 +250,8 @@ class A2aClient:
         async with aclosing(self._stream(method, params, headers)) as events:
             async for event in events:
                 if task.take(event, self._place.name):
-                    told = task.metadata.get("progress")
-                    fraction = float(told) if isinstance(told, int | float) else None
+                    progress = task.metadata.get("progress")
+                    fraction = float(progress) if isinstance(progress, int | float) else None
                     if (piece := TextPiece.from_json(task.metadata.get("text"))) is not None:
                         await channel.stream_text(piece)
                     elif task.text or fraction is not None:

@@ -109,8 +109,8 @@ def parse_results(body: bytes, source: str) -> list[CatalogEntry]:
     for value in results[:MAX_PAGE]:
         entry = parse_entry(value)
         if entry is not None:
-            told = value.get("score")
-            score = round(told) if isinstance(told, int | float) and not isinstance(told, bool) else 0
+            number = value.get("score")
+            score = round(number) if isinstance(number, int | float) and not isinstance(number, bool) else 0
             origin = value.get("source")
             is_url = isinstance(origin, str) and origin.startswith(("http://", "https://"))
             hits.append({**entry, "score": max(0, min(100, score)), "source": origin if is_url else source})

@@ -37,7 +37,7 @@ _EXPRESSION = "${{"
 
 @dataclass(frozen=True, slots=True)
 class OrchestrationRequest:
-    """One request; ``given`` is the prompt, or for a workflow of the caller's own any value.
+    """One request; ``run_input`` is the prompt, or for a workflow of the caller's own any value.
 
     ``reads_cache`` and ``keeps`` = whether an answer may be taken from the cache, and put there. ``context``
     goes to the agents, ``echoed`` only to the run. ``is_tied`` = the run, which has an id, ends
@@ -46,7 +46,7 @@ class OrchestrationRequest:
 
     tool: str
     workflow: str | Json
-    given: Any
+    run_input: Any
     agent: str = AUTO
     role: str = AUTO
     reads_cache: bool = False
@@ -64,7 +64,7 @@ class OrchestrationRequest:
     @property
     def prompt(self) -> str:
         """The prompt: the given text, or the property ``prompt`` of a given object; "" for neither."""
-        prompt = self.given.get("prompt") if isinstance(self.given, Mapping) else self.given
+        prompt = self.run_input.get("prompt") if isinstance(self.run_input, Mapping) else self.run_input
         return prompt if isinstance(prompt, str) else ""
 
 
@@ -232,7 +232,7 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     A text that is a JSON object is that object where an object is declared. Context and conversation are
     added to the prompt, as data.
     """
-    run_input = request.given
+    run_input = request.run_input
     declared = definition.input or {}
     takes_object = declared.get("type") == "object" or "properties" in declared
     if isinstance(run_input, str) and takes_object and run_input.lstrip().startswith("{"):

@@ -37,11 +37,11 @@ def render_call_result(
     """
     if is_compact and not is_whole and not isinstance(value, str):
         return {"content": [render_text(orjson.dumps(value).decode())]}
-    given = tuple(parts)
-    if given and is_made_of_parts(value, given):
+    listed = tuple(parts)
+    if listed and is_made_of_parts(value, listed):
         value = None
-    blocks = [render_part(part) for part in given]
-    if blocks and isinstance(value, str) and all(part.kind != "text" for part in given):
+    blocks = [render_part(part) for part in listed]
+    if blocks and isinstance(value, str) and all(part.kind != "text" for part in listed):
         blocks.insert(0, render_text(value))
     result: dict[str, Any] = {"content": blocks or [render_text(value_as_text(value))]}
     if isinstance(value, dict) and (output_schema is None or output_schema.get("type") == "object"):

@@ -123,7 +123,7 @@ class RunFollower:
     async def run(
         self,
         workflow: str | Mapping[str, Any],
-        given: Any,
+        run_input: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
         budget: CallLimits | None = None,
@@ -131,14 +131,14 @@ class RunFollower:
         """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
-        arguments = {"workflow": workflow, "input": given, "run": run}
+        arguments = {"workflow": workflow, "input": run_input, "run": run}
         arguments |= _given(overrides=overrides, progress=self._shows_reports)
         return await self._own(run, self._client.get("start_run", arguments, **_given(budget=budget)))
 
     async def run_file(
         self,
         loaded: Loaded,
-        given: Any,
+        run_input: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
         budget: CallLimits | None = None,
@@ -147,7 +147,7 @@ class RunFollower:
         from retinue.runtime.commands.file_places import FilePlaces
 
         self._places = FilePlaces.of(loaded)
-        return await self.run(loaded.definition.to_json(), given, run_id, overrides, budget)
+        return await self.run(loaded.definition.to_json(), run_input, run_id, overrides, budget)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""

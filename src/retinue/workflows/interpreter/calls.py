@@ -212,11 +212,11 @@ class CallSteps:
             if fault is None:
                 assert last is not None
                 trials += [unanswered for unanswered in unknown if not _is_settled(unanswered, last)]
-                given = outcome.value
-                facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
-                if given.get("parts"):
-                    facts["parts"] = given["parts"]
-                return StepResult(given["value"], facts, last.sent)
+                answer = outcome.value
+                facts = {"agent": answer["agent"], "cached": bool(answer.get("cached"))}
+                if answer.get("parts"):
+                    facts["parts"] = answer["parts"]
+                return StepResult(answer["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
             is_last = is_last or not fault.retryable or (ask.once and fault.on_error not in _NO_ANSWER)
             # A refusal says nothing about an earlier attempt with the same key.
