@@ -73,7 +73,7 @@ async def inspect_with_mesh(
 ) -> list[Finding]:
     """The findings of a definition and of the workflows ``nested`` in it, in the order of the text.
 
-    With ``run_input``, the input of a run, keys of the input are looked for there; else in the input's schema.
+    Keys of the input are looked up in ``run_input``, the input of a run, or without it in the schema.
     ``find_nested_skill`` finds the skills of nested workflows where they run with other rights. Without
     ``matches_any`` globs of tools are not looked up.
     """
