@@ -51,7 +51,7 @@ def state_of(directory: Directory, name: str) -> AgentState | None:
 
 
 def name_event(before: str | None, after: str | None, *, was_added: bool) -> str | None:
-    """The event that a change of state is; None if it is none.
+    """The name of the event for a change of state; None for a change that is no event.
 
     An agent whose state was not known is new only where the directory has just added it.
     """
