@@ -42,7 +42,7 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
-from retinue.mesh.guard.asked_marks import note_asked, was_asked
+from retinue.mesh.guard.call_marks import note_asked, was_asked
 from retinue.mesh.guard.cycles import name_asked
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.health.agent_stats import AgentStats, AgentStatsTable, HealthSink, report_health
