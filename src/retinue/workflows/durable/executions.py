@@ -19,7 +19,6 @@ from retinue.workflows.durable.dbos_engine import (
     Engine,
     EngineStart,
     Invocation,
-    RecordedCalls,
     RunLetGoError,
     RunPassedOnError,
     TakenOverError,
@@ -28,6 +27,7 @@ from retinue.workflows.durable.dbos_engine import (
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
 from retinue.workflows.durable.nodes import Lease
+from retinue.workflows.durable.recorded_calls import RecordedCalls
 from retinue.workflows.durable.run_context import DurableContext
 from retinue.workflows.durable.run_rows import (
     RunRow,

@@ -16,9 +16,7 @@ from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.durable.dbos_engine import (
-    PATCHED,
     RUN,
-    RecordedCalls,
     ReplayError,
     Reservation,
     RunLetGoError,
@@ -32,6 +30,7 @@ from retinue.workflows.durable.dbos_engine import (
 )
 from retinue.workflows.durable.events import EventSink
 from retinue.workflows.durable.nodes import Lease
+from retinue.workflows.durable.recorded_calls import PATCHED, RecordedCalls
 from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.tables.signals import SignalTable
 from retinue.workflows.durable.tables.stored_once import is_large

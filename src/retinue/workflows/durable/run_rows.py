@@ -11,15 +11,13 @@ from retinue.core.errors import StateError, UnknownRunError, UnknownStepError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import (
     MAX_RECOVERIES,
-    PATCHED,
     RUN,
     STATUS_OF,
     VERSION,
-    EngineCall,
     StoredFailure,
     StoredRun,
-    is_patch,
 )
+from retinue.workflows.durable.recorded_calls import PATCHED, EngineCall, is_patch
 from retinue.workflows.durable.tables.stored_once import Reference, StoredValues, pack_alone, unpack
 from retinue.workflows.runs.ports import Accept
 from retinue.workflows.runs.records import (
