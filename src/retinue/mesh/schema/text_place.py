@@ -11,8 +11,8 @@ def find_text_place(
 ) -> str | None:
     """The name of the argument that takes a text; None where it is not clear.
 
-    It is the only required argument that ``given`` lacks, if that is a string. Where nothing is required or
-    given, it is the only argument that is a string.
+    It is the only required argument that ``arguments`` lack, if that is a string. Where nothing is required
+    and there are no arguments, it is the only argument that is a string.
     """
     if schema is None:
         return None
