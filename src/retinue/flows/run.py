@@ -524,8 +524,8 @@ class Run:
         check_own_arguments(wanted, args, named)
         return self._plan(options.name or wanted, mark_of("step", wanted, args, named), perform)
 
-    def _plan(self, wanted: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:
-        return PlannedStep(self._names.take(wanted), mark, perform, self._begin)
+    def _plan(self, name: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:
+        return PlannedStep(self._names.take(name), mark, perform, self._begin)
 
     def _begin(self, step: PlannedStep[T]) -> Awaitable[T]:
         return step.perform(self.open_frame(MarkedContext(self._context, step.mark)))

@@ -104,7 +104,7 @@ def resolve_reference(schema: Schema, root: Schema) -> Schema:
     pointer = schema.get("$ref")
     if not isinstance(pointer, str) or not pointer.startswith("#/"):
         return schema
-    found: Any = root
+    target: Any = root
     for part in pointer[2:].split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else schema
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else schema

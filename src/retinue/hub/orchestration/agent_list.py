@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -152,7 +152,13 @@ class _AgentList:
         return entries[:limit]
 
     async def render(
-        self, page: _Page, scopes: Set[str], view: AgentView | None, *, with_metrics: bool, detailed: bool
+        self,
+        page: _Page,
+        scopes: frozenset[str],
+        view: AgentView | None,
+        *,
+        with_metrics: bool,
+        detailed: bool,
     ) -> Json:
         """The reply with a row of each agent; detailed rows show card, exam and spending, too."""
         rows: list[Json] = []
@@ -174,7 +180,9 @@ class _AgentList:
         for start in range(0, len(entries), _LISTINGS_PER_BATCH):
             yield self.directory.open_all(entries[start : start + _LISTINGS_PER_BATCH])
 
-    def _add_details(self, row: Json, listing: Listing, scopes: Set[str], view: AgentView | None) -> Json:
+    def _add_details(
+        self, row: Json, listing: Listing, scopes: frozenset[str], view: AgentView | None
+    ) -> Json:
         shown = replace(listing, record=narrow_record(view, listing, listing.record))
         details = render_agent_row(shown, scopes=scopes)
         if (exam := self.roster.find_exam(listing, with_problems="mesh" in scopes)) is not None:

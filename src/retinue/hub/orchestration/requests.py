@@ -107,11 +107,11 @@ def is_open(agent: str | None) -> bool:
     return agent is None or agent == AUTO or _EXPRESSION in agent
 
 
-def role_of(written: str | None, asked: str) -> str:
+def role_of(written: str | None, default: str) -> str:
     """The role of a step as written, or the one asked for where it is computed at run time."""
     if written is not None and written != AUTO and _EXPRESSION not in written:
         return written
-    return DEFAULT_ROLE if asked == AUTO or written is None else asked
+    return DEFAULT_ROLE if default == AUTO or written is None else default
 
 
 def set_role(definition: Definition, role: str) -> Definition | None:

@@ -38,9 +38,9 @@ Pulled = Mapping[str, Artifact | RegistryError | None]
 """By repository: an artifact, the error that it has, or None to pull it by itself."""
 
 
-def render_wanted(wanted: Mapping[str, str]) -> bytes:
+def render_wanted(digests: Mapping[str, str]) -> bytes:
     """Render the request for digests by repository."""
-    return orjson.dumps({"manifests": dict(wanted)})
+    return orjson.dumps({"manifests": dict(digests)})
 
 
 def parse_wanted(body: bytes) -> dict[str, str]:
@@ -65,7 +65,7 @@ def render_manifests(manifests: Mapping[str, bytes | None]) -> bytes:
     return orjson.dumps({"manifests": {name: _text_or_none(raw) for name, raw in manifests.items()}})
 
 
-def parse_manifests(body: bytes, wanted: Collection[str]) -> dict[str, bytes | None]:
+def parse_manifests(body: bytes, names: Collection[str]) -> dict[str, bytes | None]:
     """Parse the manifests of the wanted repositories in a response; empty when it is invalid."""
     try:
         manifests = parse_object(body, where="the response", what="it").get("manifests")
@@ -76,7 +76,7 @@ def parse_manifests(body: bytes, wanted: Collection[str]) -> dict[str, bytes | N
     return {
         name: raw.encode() if isinstance(raw, str) else None
         for name, raw in manifests.items()
-        if name in wanted
+        if name in names
     }
 
 

@@ -86,13 +86,13 @@ class StepNode:
         return "done" if self.status == "failed" and is_handled else self.status
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"step": self.path, "kind": self.kind or "group", "status": self.status}
-        found |= self.facts
+        document: dict[str, Any] = {"step": self.path, "kind": self.kind or "group", "status": self.status}
+        document |= self.facts
         if self.attempts:
-            found["attempts"] = self.attempts
+            document["attempts"] = self.attempts
         if self.steps:
-            found["steps"] = [node.to_json() for node in self.steps.values()]
-        return found
+            document["steps"] = [node.to_json() for node in self.steps.values()]
+        return document
 
 
 def draw_tree(
