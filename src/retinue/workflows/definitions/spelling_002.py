@@ -204,8 +204,8 @@ class _Translation:
             translated["backoff"] = translated.pop("backoffFactor")
             self._places[(*path, "backoff")] = self._from.place_of((*path, "backoffFactor"))
         if isinstance(translated.get("backoff"), int) and not isinstance(translated["backoff"], bool):
-            found["backoff"] = float(found["backoff"])
-        return found
+            translated["backoff"] = float(translated["backoff"])
+        return translated
 
     def _move(self, path: Path, key: str, *target: str) -> None:
         """Move the value under ``key`` to ``target``, with its line."""
