@@ -188,7 +188,7 @@ def hub_agent(
     )
 
     add_call_skills(agent, directory, access, mesh.history.expect)
-    add_agent_skills(agent, directory, access, stats_of)
+    add_agent_skills(agent, directory, access, stats_of, mesh.exams)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access, mesh.exams)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
