@@ -72,13 +72,17 @@ class _Offer(NamedTuple):
 
 @dataclass(slots=True)
 class _Search:
-    """A search of one caller; ``offers`` has None for an agent's name that means several agents."""
+    """A search of one caller; ``offers`` has None for an agent's name that means several agents.
+
+    The prompt of a run lists no offers; with ``only_roles`` only skills with a role belong to it.
+    """
 
     id: str
     caller: str
     stems: tuple[int, ...]
     at: float
     offers: dict[tuple[str, str], _Offer | None] = field(default_factory=dict)
+    only_roles: bool = False
     last: tuple[Experience, bool, float] | None = None
     """The newest record, whether its skill is read-only, and when the call ended."""
 
@@ -239,12 +243,16 @@ class SearchHistory:
         self._watch()
         return search.id
 
-    def note_run(self, principal: Principal, text: str, run_id: str) -> None:
-        """Remember the prompt of a run, whose steps choose agents for it."""
+    def note_run(self, principal: Principal, text: str, run_id: str, *, only_roles: bool = False) -> None:
+        """Remember the prompt of a run, whose steps choose agents for it.
+
+        With ``only_roles`` only the calls of skills with a role belong to it.
+        """
         if self._hashes is None or not (stems := self._hashes.of_request(text)):
             return
         self._callers.note(principal)
-        self._runs[run_id] = _Search(_make_id(), principal.id, stems, self._monotonic())
+        search = _Search(_make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
+        self._runs[run_id] = search
         trim(self._runs, _MAX_RUNS)
         self._watch()
 
@@ -418,7 +426,13 @@ class SearchHistory:
         if search.offers:
             return None
         entry = self._find_named(place[0])
-        return None if entry is None else self._describe(entry, place[1])
+        if entry is None:
+            return None
+        if search.only_roles:
+            skill = self._find_skill(entry, place[1])
+            if skill is None or not skill.roles:
+                return None
+        return self._describe(entry, place[1])
 
     def _describe(self, entry: Entry, skill_id: str) -> _Offer | None:
         known = (entry.id, entry.digest, skill_id)
