@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from retinue.authoring.agent import Agent
+from retinue.core.call import LOCAL
 from retinue.core.record import Example
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.history.records import Hashes
-from retinue.mesh.history.search_history import SearchHistory
+from retinue.mesh.history.search_history import EndedCall, SearchHistory
 from retinue.settings_tables import ExamTable, HistoryTable
 from retinue.storage.state import State
 from retinue.testing import ScriptedModel
@@ -174,3 +176,45 @@ async def test_with_everything_off_nothing_is_stored(retinue_home: Path, wire: W
     assert b"taxi" not in b"".join(
         path.read_bytes() for path in retinue_home.rglob("*") if path.is_file() and "audit" not in path.name
     )
+
+
+async def test_the_dashboard_says_in_words_why_a_skill_has_its_place(system: System, wire: Wire) -> None:
+    parcels, orders = Agent("parcels", version="1.0.0"), Agent("orders", version="1.0.0")
+    parcels.skill("track_parcel", description="Tells where a parcel is", read_only=True)(make_answer())
+    orders.skill("cancel_order", description="Ends the order of a parcel and refunds it", read_only=True)(
+        make_answer()
+    )
+    for agent in (parcels, orders):
+        await system.start_agent(agent)
+    hub = await system.start_hub(dashboard=True)
+    history, directory = hub.process.get(SearchHistory), hub.process.get(Directory)
+    await directory.ensure_fresh()
+    entry = directory.find_named("orders")
+    assert entry is not None
+    for number in range(6):
+        text = "my parcel is late, I want the money back"
+        search = history.note_search(LOCAL, text, [(entry, "cancel_order")])
+        history.keep(
+            EndedCall(f"t{number}", "cancel_order", "orders", "local", False, "done", None, str(search))
+        )
+
+    async def read(query: str) -> str:
+        url = f"{hub.url}/ui/agents?q={query.replace(' ', '+')}"
+        return (await wire.get(url, authorization=system.token, accept="text/html")).body.decode()
+
+    history.explored = 0.0
+    page = await read("where is my parcel")
+    assert "it keeps this place because earlier calls for similar requests say nothing else" in page
+    assert "behind a skill without calls whose card fits better" in page
+    page = await read("money back for the late parcel")
+    assert "earlier calls; what came of similar requests is +" in page
+    assert "the score is that of its card, because no call of it counts yet" in page
+    history.explored = 1.0
+    assert "it has the first place in this hour because it fits equally" in await read("parcel order")
+
+
+def make_answer() -> Callable[[str], Awaitable[str]]:
+    async def answer(text: str) -> str:
+        return text
+
+    return answer

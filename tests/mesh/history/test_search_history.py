@@ -16,7 +16,12 @@ import pytest
 from retinue.core.call import ANONYMOUS, Principal
 from retinue.core.record import Hints, Listing, Skill
 from retinue.core.trust import Trust
-from retinue.mesh.history.experience_book import ExperienceBook
+from retinue.mesh.history.experience_book import (
+    HALF_LIFE_S,
+    MAX_PER_CALLER,
+    MAX_PER_SKILL,
+    ExperienceBook,
+)
 from retinue.mesh.history.learned_ranking import EXPLORED
 from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
@@ -210,6 +215,24 @@ def test_a_new_digest_inherits_at_half_weight(mesh: Mesh) -> None:
     (after,) = learn.parts.values()
     assert after.calls == pytest.approx(before.calls / 2)
     assert after.neighbours == pytest.approx(before.neighbours / 2)
+
+
+def test_a_call_counts_half_after_ninety_days_and_a_skill_keeps_a_bounded_number(mesh: Mesh) -> None:
+    mesh.use("routes", "plan_route", times=2)
+
+    def count() -> float:
+        learn = mesh.history.learn_for(ANNA, ASKED)
+        assert learn is not None
+        mesh.search.find_skills(ASKED, MESH, learn=learn)
+        return next(parts.calls for parts in learn.parts.values())
+
+    before = count()
+    mesh.now += HALF_LIFE_S
+    assert count() == pytest.approx(before / 2)
+    mesh.use("routes", "plan_route", times=MAX_PER_CALLER + 5)
+    for number in range(8):
+        mesh.use("routes", "plan_route", Principal(f"token:c{number}", "token", MESH), times=20)
+    assert len(mesh.verdicts()) == MAX_PER_SKILL
 
 
 def test_a_guest_learns_from_its_own_calls_only(mesh: Mesh) -> None:

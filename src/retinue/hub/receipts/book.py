@@ -126,7 +126,8 @@ class ReceiptBook:
         self._cards: dict[CardPlace, _Card] = {}
         self._places: defaultdict[str, set[CardPlace]] = defaultdict(set)
         """The places of cards by repository."""
-        self._blames: dict[tuple[str, CardPlace], float] = {}
+        self._blames: dict[str, dict[tuple[str, str], float]] = {}
+        """The blames by repository, then by source and digest."""
         self._counted: tuple[object, float] | None = None
         self._counted_with: ReceiptTrust | None = None
         self._looked_at = float("-inf")
@@ -171,7 +172,7 @@ class ReceiptBook:
             self._hold(place, card)
             while len(self._cards) > MAX_CARDS:
                 self._forget(next(iter(self._cards)))
-        self._forget_blames(place.repository)
+        self._blames.pop(place.repository, None)
         return is_new
 
     def _hold(self, place: CardPlace, card: _Card) -> None:
@@ -208,7 +209,7 @@ class ReceiptBook:
             for issuer, signed in list(card.receipts.items()):
                 if signed.receipt.ends_at < oldest:
                     del card.receipts[issuer]
-                    self._forget_blames(place.repository)
+                    self._blames.pop(place.repository, None)
             is_listed = place in places
             is_earlier = any((source, place.repository) in repositories for source in card.sources)
             if not (card.receipts and (is_listed or is_earlier)) and not (card.refused and is_listed):
@@ -219,16 +220,14 @@ class ReceiptBook:
         self._places[place.repository].discard(place)
         if not self._places[place.repository]:
             del self._places[place.repository]
-        self._forget_blames(place.repository)
-
-    def _forget_blames(self, repository: str) -> None:
-        for known in [known for known in self._blames if known[1].repository == repository]:
-            del self._blames[known]
+        self._blames.pop(place.repository, None)
 
     # weighing
 
     def find(self, agent: Candidate) -> tuple[list[WeighedReceipt], tuple[Refused, ...]]:
         """The receipts of the version of an agent and of earlier ones, and those that were refused last."""
+        if agent.key not in self._places:
+            return [], ()
         card, trust = self._cards.get(place_of(agent)), self._trust()
         own = [] if card is None else self._weigh(card, trust)
         return [*own, *self._weigh_earlier(agent, own, trust)], () if card is None else card.refused
@@ -238,14 +237,15 @@ class ReceiptBook:
         if agent.key not in self._places:
             return 0.0
         self._forget_changed_keys()
-        place = agent.source, place_of(agent)
-        if place not in self._blames:
+        place = place_of(agent)
+        blames, version = self._blames.setdefault(agent.key, {}), (agent.source, place.digest)
+        if version not in blames:
             if self._counted_with is None:  # once for all cards, because it reads the file of keys
                 self._counted_with = self._trust()
-            card = self._cards.get(place[1])
+            card = self._cards.get(place)
             own = [] if card is None else self._weigh(card, self._counted_with)
-            self._blames[place] = sum_up([*own, *self._weigh_earlier(agent, own, self._counted_with)])
-        return self._blames[place]
+            blames[version] = sum_up([*own, *self._weigh_earlier(agent, own, self._counted_with)])
+        return blames[version]
 
     def _forget_changed_keys(self) -> None:
         """Weigh anew after a change of the keys, and from time to time, because receipts age."""
