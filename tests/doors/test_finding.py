@@ -130,11 +130,16 @@ async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system
     assert any("failed its exam: measure_words" in reason for reason in why["why"]["reasons"])
     shown = (await get(wire, hub, system, "show_agent", {"name": "second"}))["exam"]
     assert (shown["result"], shown["calls"], len(shown["at"])) == ("failed", 1, 25)
-    page, narrow = f"{hub.url}/ui/agents/second", TokenFile(system.state.keys).issue(("exposed",), name="bob")[1]
+    page, narrow = (
+        f"{hub.url}/ui/agents/second",
+        TokenFile(system.state.keys).issue(("exposed",), name="bob")[1],
+    )
     own = (await wire.get(page, authorization=system.token, accept="text/html")).body.decode()
     assert "Entrance exam" in own
     assert "measure_words: " in own
-    passed = (await wire.get(f"{hub.url}/ui/agents/first", authorization=system.token, accept="text/html")).body
+    passed = (
+        await wire.get(f"{hub.url}/ui/agents/first", authorization=system.token, accept="text/html")
+    ).body
     assert b"passed" in passed
     of_bob = await wire.get(page, authorization=f"Bearer {narrow}", accept="text/html")
     assert b"measure_words: " not in of_bob.body

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from retinue.authoring.agent import Agent
 from retinue.core.call import LOCAL
 from retinue.core.record import Example
@@ -137,16 +139,23 @@ async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Offi
         return [(one.key.skill, one.verdict) for one in history.list_records() if one.stems == stems]
 
     await office.get("orchestrate", WARM)
-    assert take(str(FINDS[0].calls[0].arguments["what"])) == [("weather", "done")], "the model's search"
-    role = {"prompt": "Polish this poem", "preferences": {"workflow": "direct", "agent": "writer"}}
-    await office.get("orchestrate", role)
-    assert take(role["prompt"]) == [("execute", "done")], "a step of a role"
+    assert take("weather of a city") == [("weather", "done")], "the model's search"
+    polish = "Polish this poem"
+    preferences = {"workflow": "direct", "agent": "writer"}
+    await office.get("orchestrate", {"prompt": polish, "preferences": preferences})
+    assert take(polish) == [("execute", "done")], "a step of a role"
     asked = {"query_type": "specific", "query_parameters": {"capabilities": ["weather"]}, "agent": "*"}
     await office.get("query_capabilities", asked)
     await office.get("weather", {"city": "Rome"})
     assert take("weather") == [("weather", "done")], "ask"
     fixed = {"name": "fixed", "steps": [{"id": "a", "skill": "weather", "with": {"city": "Rome"}}]}
-    await office.get("orchestrate", {"prompt": "Count the stars", "preferences": {"workflow": fixed}})
+    folder = office.system.state.root / "workflows"
+    folder.mkdir(exist_ok=True)
+    (folder / "fixed.json").write_bytes(orjson.dumps(fixed))
+    reply = await office.get(
+        "orchestrate", {"prompt": "Count the stars", "preferences": {"workflow": "fixed"}}
+    )
+    assert reply["agents"] == ["met"]
     assert take("Count the stars") == [], "a skill that the workflow names"
 
 
@@ -170,21 +179,25 @@ async def test_with_everything_off_nothing_is_stored(retinue_home: Path, wire: W
         assert "exam" not in await caller.get("show_agent", {"name": "routes"})
         history = caller.hub.process.get(SearchHistory)
         await history.flush()
-        assert not (history._searches or history._runs or history._expected or history._digests)
-    kept = {path.name.partition(".")[0] for path in retinue_home.rglob("*") if path.is_file()}
-    assert not kept & {"history", "exams", "receipts"}
-    assert b"taxi" not in b"".join(
-        path.read_bytes() for path in retinue_home.rglob("*") if path.is_file() and "audit" not in path.name
-    )
+        assert [*history._searches, *history._runs, *history._expected, *history._digests] == []
+    files = list_files(retinue_home)
+    assert not {path.name.partition(".")[0] for path in files} & {"history", "exams", "receipts"}
+    assert not any(b"taxi" in path.read_bytes() for path in files if "audit" not in path.name)
+
+
+def list_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 async def test_the_dashboard_says_in_words_why_a_skill_has_its_place(system: System, wire: Wire) -> None:
-    parcels, orders = Agent("parcels", version="1.0.0"), Agent("orders", version="1.0.0")
-    parcels.skill("track_parcel", description="Tells where a parcel is", read_only=True)(make_answer())
-    orders.skill("cancel_order", description="Ends the order of a parcel and refunds it", read_only=True)(
-        make_answer()
-    )
-    for agent in (parcels, orders):
+    ends = "Ends the order of a parcel and refunds it"
+    for name, skill, description in (
+        ("parcels", "track_parcel", "Tells where a parcel is"),
+        ("orders", "cancel_order", ends),
+        ("shop", "stop_order", ends),
+    ):
+        agent = Agent(name, version="1.0.0")
+        agent.skill(skill, description=description, read_only=True)(make_answer())
         await system.start_agent(agent)
     hub = await system.start_hub(dashboard=True)
     history, directory = hub.process.get(SearchHistory), hub.process.get(Directory)
@@ -210,7 +223,7 @@ async def test_the_dashboard_says_in_words_why_a_skill_has_its_place(system: Sys
     assert "earlier calls; what came of similar requests is +" in page
     assert "the score is that of its card, because no call of it counts yet" in page
     history.explored = 1.0
-    assert "it has the first place in this hour because it fits equally" in await read("parcel order")
+    assert "it has the first place in this hour because it fits equally" in await read(text)
 
 
 def make_answer() -> Callable[[str], Awaitable[str]]:

@@ -40,9 +40,7 @@ def test_a_person_finds_calls_and_rates_and_the_copy_of_the_state_knows_it(
         return json.loads(retinue(*arguments, "--json", cwd=tmp_path, environment=environment))
 
     def explain(environment: Any = None) -> str:
-        shown = run_command(
-            "find", ASKED, "--why", "routes-agent", cwd=tmp_path, environment=environment
-        )
+        shown = run_command("find", ASKED, "--why", "routes-agent", cwd=tmp_path, environment=environment)
         return shown.stdout + shown.stderr
 
     with program("serve", "routes.py", cwd=tmp_path) as served:

@@ -65,7 +65,7 @@ class ExamResult:
         return cls(value["status"], tuple(map(str, problems)), asked, at, str(value.get("digest", "")))
 
     def render(self, *, with_problems: bool) -> dict[str, Any]:
-        """The form in replies of the hub: the result, and with ``with_problems`` the rest of what is known."""
+        """The form in replies of the hub: the result, and the rest only ``with_problems``."""
         row: dict[str, Any] = {"result": self.status}
         if with_problems and self.asked:
             row["calls"] = self.asked

@@ -160,7 +160,10 @@ def test_a_card_that_is_published_again_inherits_its_receipts_at_half_weight() -
     mesh = Mesh()
     blame = mesh.take(issue())
     new_digest = "sha256:" + "b" * 64
-    again, elsewhere = replace(PLAN, digest=new_digest), replace(PLAN, digest=new_digest, source="http://other")
+    again, elsewhere = (
+        replace(PLAN, digest=new_digest),
+        replace(PLAN, digest=new_digest, source="http://other"),
+    )
     assert mesh.book.blame(again) == pytest.approx(blame / 2, rel=1e-3)
     assert mesh.book.blame(elsewhere) == 0.0, "the same name at another registry is another agent"
     place = CardPlace(PLAN.key, new_digest)

@@ -265,7 +265,10 @@ class ReceiptBook:
     def _weigh_earlier(
         self, agent: Candidate, own: Iterable[WeighedReceipt], trust: ReceiptTrust
     ) -> list[WeighedReceipt]:
-        """The receipts of other versions of a card, for half; the less, the more an issuer knows of this one."""
+        """The receipts of other versions of a card, for half.
+
+        The more calls of this version their issuer tells of, the less they count.
+        """
         calls = {weighed.owner: _count_calls(weighed.receipt) for weighed in own if weighed.owner}
         place = place_of(agent)
         return [

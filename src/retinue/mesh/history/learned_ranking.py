@@ -239,9 +239,7 @@ class LearnedRanking:
         }
         for place, score in lowered.items():
             parts = self.parts[place]
-            self.parts[place] = replace(
-                parts, history=score - parts.card - parts.receipts, is_behind=True
-            )
+            self.parts[place] = replace(parts, history=score - parts.card - parts.receipts, is_behind=True)
         return [replace(one, score=lowered.get((one.entry.id, one.skill_id), one.score)) for one in learned]
 
     def _judge_against(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> float:
