@@ -70,7 +70,6 @@ async def test_a_text_goes_to_the_skill_that_the_search_is_sure_of(wire: Wire, h
     assert (state_of(task), parts_of(task)) == (DONE, [{"text": f"sunny: {text}"}])
     assert task["artifacts"][0]["name"] == "forecast"
     history = hub.process.get(SearchHistory)
-    history.catch_up()
     assert [(one.key.skill, one.verdict) for one in history.list_records()] == [("forecast", "done")]
 
 

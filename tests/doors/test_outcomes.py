@@ -60,7 +60,6 @@ class Caller:
         return reply.json.get("result", reply.json.get("error"))
 
     async def verdicts(self) -> dict[str, Mapping[str, int]]:
-        self.hub.mesh.events.flush()
         rows = (await self.get("show_history"))["skills"]
         return {row["skill"]: row["verdicts"] for row in rows}
 
@@ -134,7 +133,6 @@ async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Offi
 
     def take(text: str) -> list[tuple[str, str]]:
         """Skill and verdict of the records of a request."""
-        history.catch_up()
         stems = hashes.of_request(text)
         return [(one.key.skill, one.verdict) for one in history.list_records() if one.stems == stems]
 

@@ -320,7 +320,8 @@ class SearchHistory:
     # the owner
 
     def list_records(self) -> Sequence[Experience]:
-        """All records, oldest first."""
+        """All records, oldest first, with those of calls that have just ended."""
+        self.catch_up()
         return self._book.list_all()
 
     async def forget(self) -> int:
