@@ -8,6 +8,8 @@ from hashlib import sha256
 from itertools import islice
 
 MIN_SIMILARITY = 0.6
+MIN_CONTAINED_LENGTH = 3
+
 MAX_COMPARED = 100_000
 """Names that are compared with an unknown one, for about 50 ms …"""
 
@@ -57,7 +59,8 @@ def suggest(word: str, names: Iterable[str], *, limit: int = 3) -> tuple[str, ..
     """At most ``limit`` of ``names`` similar to ``word``, most similar first, then names that contain it.
 
     Optimal string alignment found the intended name in 100 of 100 transpositions, a plain ratio in 90
-    (specification 13.4). Of more than `MAX_COMPARED` names only a part is compared, because the event loop waits.
+    (specification 13.4). Of more than `MAX_COMPARED` names only a part is compared, because the event loop
+    waits meanwhile.
     """
     # loaded at the first unknown name: most processes never ask
     from rapidfuzz import process
