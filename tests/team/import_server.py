@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
     if method == "initialize":
         info = {"name": "told", "version": os.environ["VERSION"]}
         version = params.get("protocolVersion", "2025-06-18")
-        capabilities = {"tools": {}, "resources": {}}
+        capabilities: dict[str, Any] = {"tools": {}, "resources": {}}
         return {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
     if method == "tools/list":
         names = ["tell", *filter(None, [os.environ.get("TOOL")])]
@@ -39,7 +40,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
 
 def main(log: str) -> None:
     def note(event: str) -> None:
-        with open(log, "a", encoding="utf-8") as lines:
+        with Path(log).open("a", encoding="utf-8") as lines:
             lines.write(f"{event} {os.environ['VERSION']}\n")
 
     note("began")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from retinue.web.http_client import HttpClient
 from tests.team.conftest import WriteTeam
 
 WAIT_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Hub:
             while not is_true():
                 await asyncio.sleep(0.01)
 
-    def list_healthy(self, name: str = "told") -> list[str | None]:
+    def list_healthy(self, name: str = "told") -> list[str]:
         return sorted(str(one.tag) for one in self.directory.list_named(name) if one.health == "healthy")
 
     async def tell(self, agent: str | None = "told", chosen: Team | None = None) -> str:
@@ -80,8 +83,6 @@ async def hub(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("retinue.runtime.teams.programs.import_command", command)
     monkeypatch.setattr("retinue.runtime.imports.connections.LOOK_S", 0.02)
-    root = str(Path(__file__).resolve().parents[2])
-    monkeypatch.setenv("PYTHONPATH", root)
     imports = Imports(Settings(), state)
     directory = Directory(MemoryListings(), imports.sources)
     rollouts = Rollouts(directory.set_enabled)
@@ -96,10 +97,8 @@ async def hub(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def install(teams: TeamCommands, state: State, write_team: WriteTeam) -> Callable[..., object]:
-    async def install(version: str, *, name: str = "words", tool: str = "") -> Team:
-        env = (
-            f'{{ VERSION = "{name} {version}", TOOL = "{tool}", PYTHONPATH = "{Path(__file__).parents[2]}" }}'
-        )
+    async def pack(version: str, *, name: str = "words", tool: str = "") -> Team:
+        env = f'{{ VERSION = "{name} {version}", TOOL = "{tool}", PYTHONPATH = "{ROOT}" }}'
         more = f'[imports.told]\npypi = "told==1.0.0"\nenv = {env}\n'
         tools = [{"id": tool} for tool in ("tell", *filter(None, [tool]))]
         folder = write_team(
@@ -111,17 +110,17 @@ def install(teams: TeamCommands, state: State, write_team: WriteTeam) -> Callabl
         TeamStore(state).install(team.name, team.digest, {CONFIG: config, "files/pylock": b""})
         return team
 
-    return install
+    return pack
 
 
 def serve(
-    state: State, team: Team, stage: Stage | None = None, new: Team | None = None, **fields: int
+    state: State, team: Team, stage: Stage | None = None, new: Team | None = None, step: int = 0
 ) -> None:
     """Write the row of a team that serves, with the rollout of another digest where there is one."""
     rollout: dict[str, object] = {}
     if stage is not None and new is not None:
         steps = (50, 100)
-        stored = StoredRollout(team.digest, new.digest, new.version, steps, 0.0, 60.0, stage=stage, **fields)
+        stored = StoredRollout(team.digest, new.digest, new.version, steps, 0.0, 60.0, stage=stage, step=step)
         rollout = stored.as_json()
     TeamStore(state).write_row(TeamRow(team.name, team.digest, team.version, rollout=rollout))
 
@@ -171,7 +170,7 @@ async def test_an_import_that_dies_is_served_by_that_of_the_other_digest(
     hub.follow()
     await hub.until(lambda: len(hub.list_healthy()) == 2)
     process = int((await hub.tell()).rpartition(" ")[2])
-    hub.kill(process)
+    os.kill(process, signal.SIGKILL)
     assert (await hub.tell(chosen=old)).startswith("words 1.0.0 ")
 
 

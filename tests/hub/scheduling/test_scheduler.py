@@ -366,7 +366,7 @@ async def test_a_schedule_fires_once_with_the_workflow_that_its_owner_has_seen_w
     assert trace is not None
     assert trace.extension is not None
     assert trace.extension.others[CHOSEN] == {"words": "old"}
-    assert (await node.show())["last"]["status"] == "started"
+    assert (await node.show())["last"]["status"] == "done"
 
 
 async def test_a_schedule_that_is_added_again_loses_no_time_and_repeats_none(bench: ScheduleBench) -> None:

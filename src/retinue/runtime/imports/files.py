@@ -96,7 +96,7 @@ def list_waiting(settings: Settings, state: State) -> dict[str, list[str]]:
 
 
 def is_pin_used(state: State, name: str) -> bool:
-    """Whether tools are accepted under this name for an import of the machine, or of a digest that is here."""
+    """Whether tools under this name are those of an import of the machine, or of a digest that is here."""
     full_name, _, tag = name.partition(":")
     mark, team = read_mark(tag), full_name.rpartition("@")[2]
     return not mark or any((state.root / "teams" / team).glob(f"{mark}*"))

@@ -48,10 +48,11 @@ class MeshOfRollout:
     """What a rollout needs of its hub.
 
     ``open_record`` gives the whole record of an entry, and ``count_calls`` its calls in flight;
-    ``count_elsewhere`` gives those of a mark in other processes of the hub. ``examine`` makes the entrance exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it.
-    ``run_workflow`` starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and
-    chose this mark, or started before a time without a choice. ``renew_schedules`` makes the schedules of a
-    digest those of its team.
+    ``count_elsewhere`` gives those of a mark in other processes of the hub. ``examine`` makes the entrance
+    exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it. ``run_workflow``
+    starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and chose this mark, or
+    started before a time without a choice. ``renew_schedules`` makes the schedules of a digest those of its
+    team.
     """
 
     rollouts: Rollouts

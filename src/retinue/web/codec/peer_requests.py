@@ -164,7 +164,7 @@ def _restrict(sender: Principal, rights: bytes | None, caller: bytes | None) -> 
 
 
 def _read_agent_between(sender: Principal, words: Sequence[str]) -> Principal:
-    """The principal with the agent that starts a run for it, the ``send`` list of that agent, and its team."""
+    """The principal with the agent that starts a run for it, the ``send`` list and the team of that agent."""
     through = _find_word(words, _THROUGH)
     if team := _find_word(words, _TEAM):
         sender = replace(sender, team=_unquote(team))
