@@ -260,6 +260,7 @@ async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
     teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {"provider": "openai", "model": "m-1", "max_tokens_per_day": 5000, "backend": "api"}
+    budget = "[budget]\nmax_cost_per_day = 5.0\n"
     model = "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in limits.items())
     settings = Settings.model_validate({"llm": {"writer": limits}})
     spec, usage = ModelSpec("writer", prices=Prices(1.0, 1.0)), Usage(1000, 500)
@@ -267,11 +268,12 @@ async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
         spent.settle(usage)
     shown = []
     for name in ("one", "two"):
-        folder = write_team(name=name, more=f"[llm.writer]\n{model}")
+        folder = write_team(name=name, more=f"[llm.writer]\n{model}{budget}")
         team = (await teams.pack(folder, registry=None, output=None)).team
         children = team_children(TeamStore(state), TeamRow(name), team, "http://hub", {})
         environment = next(child.environment for child in children if child.name.endswith("llm.writer"))
         monkeypatch.setenv("RETINUE_TEAM", environment["RETINUE_TEAM"])
+        assert environment["RETINUE_TEAM_BUDGET"] == '{"max_cost_per_day":5.0}'
         states = list_model_states(settings, state, {"OPENAI_API_KEY": "k"})
         shown += [row.spending for row in states if row.name == "writer"]
     assert ["1,500 of 5,000 tokens" in text for text in shown] == [True, False]
