@@ -116,7 +116,7 @@ def test_a_run_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_path: Path) -> None:
-    clock, limits = Days(), TeamLimits("words", tokens_per_day=ASKED + 1500)
+    clock, limits = Days(), TeamLimits("words", tokens_per_day=ASKED + 1200)
 
     def open_ledger(name: str, **own: Any) -> Ledger:
         spec = ModelSpec(name, model="m", prices=PRICES, budget=Budget(**own))
@@ -128,9 +128,9 @@ def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_p
         assert reserved.max_tokens == PROMPT.max_tokens
         with pytest.raises(BudgetSpentError) as caught:
             spend(second)
-        assert "the team words has 500 tokens" in caught.value.message
+        assert "the team words has 200 tokens" in caught.value.message
         assert caught.value.data["setting"] == "budget.max_tokens_per_day"
-        reserved.settle(Usage(400, 100))
+        reserved.settle(Usage(100, 50))
     assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens, "what was not used is free again"
     with pytest.raises(BudgetSpentError) as caught:
         spend(open_ledger("three", tokens_per_call=100))
