@@ -141,6 +141,8 @@ def _list_figures(place: tuple[str, int, str], values: Mapping[str, float]) -> l
         Figure(f"CPU per call, {where}", values["cpu_us"], "µs"),
         Figure(f"p50, {where}", values["p50_ms"], "ms"),
         Figure(f"p99, {where}", values["p99_ms"], "ms"),
+        Figure(f"slowest call, {where}", values["max_ms"], "ms"),
+        *(Figure(f"{kind} calls, {where}", values[kind], "") for kind in ("slow", "failed") if values[kind]),
     ]
 
 
