@@ -137,13 +137,15 @@ def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_p
     assert caught.value.data["setting"] == "llm.three.max_tokens_per_call", "it never widens a model's own"
 
     # a process that is killed in a call gives back what it has reserved when the call must have ended
-    first.reserve(PROMPT, "r").__enter__()
+    killed = first.reserve(PROMPT, "r")
+    killed.__enter__()
     with pytest.raises(BudgetSpentError):
         spend(second)
     clock.now += timedelta(seconds=61)
     assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens
     clock.now += timedelta(days=1)
     assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens
+    killed.__exit__(None, None, None)
     (tmp_path / "words@.json").write_text("[]")
     with pytest.raises(StateDamagedError):
         spend(second)
