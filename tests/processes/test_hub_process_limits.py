@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import uuid
@@ -86,6 +87,12 @@ class _Hub:
         except (urllib3.exceptions.HTTPError, ValueError):
             return {"lost": True}
 
+    def follow(self, method: str, path: str, **headers: str) -> urllib3.BaseHTTPResponse:
+        """What a browser gets, over a connection of its own."""
+        head = {"accept": "text/html", "connection": "close", "sec-fetch-site": "same-origin", **headers}
+        url = self._url + path
+        return urllib3.request(method, url, headers=head, retries=False, redirect=False, timeout=120.0)
+
     def kill(self, *, leader: bool) -> None:
         """Kill one of the processes; returns when another one has its place."""
         fork_server = self._children(self._parent).pop()
@@ -132,7 +139,9 @@ def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
             lambda: "result" in hub.call(hub.make_caller(), "count", "first"), "the hub knows the agent"
         )
         try:
+            session = _use_a_link(hub, pool)
             _exceed_a_rate_and_repeat_a_key(hub, tmp_path)
+            assert hub.follow("GET", "/", cookie=session).status == 200, "the next leader knows the session"
             _exceed_a_chain(hub, tmp_path, pool)
             _exceed_the_calls_in_flight(hub, tmp_path, pool)
         finally:
@@ -144,6 +153,18 @@ def _count(tmp_path: Path, name: str) -> int:
     """How many calls have reached the agent."""
     file = tmp_path / name
     return file.stat().st_size if file.exists() else 0
+
+
+def _use_a_link(hub: _Hub, pool: ThreadPoolExecutor) -> str:
+    """Several browsers follow a one-time link at once; the cookie of the one that is let in."""
+    bearer = f"Bearer {hub.make_caller()}"
+    path = json.loads(hub.follow("POST", "/ui/links", authorization=bearer).data)["path"]
+    replies = list(pool.map(lambda _: hub.follow("POST", path), range(_AT_ONCE * _PROCESSES)))
+    (cookie,) = [reply.headers["set-cookie"] for reply in replies if "set-cookie" in reply.headers]
+    session = str(cookie.partition(";")[0])
+    pages = [hub.follow("GET", "/", cookie=session) for _ in range(_AT_ONCE)]
+    assert all(f"{_PROCESSES} processes" in page.data.decode() for page in pages)
+    return session
 
 
 def _exceed_a_rate_and_repeat_a_key(hub: _Hub, tmp_path: Path) -> None:
