@@ -166,6 +166,7 @@ def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
             lambda: "result" in hub.call(hub.make_caller(), "count", "first"), "the hub knows the agent"
         )
         try:
+            assert f"{_PROCESSES} processes that serve" in retinue("status", cwd=tmp_path)
             session = _use_a_link(hub, pool)
             importing = ("import", "mcp-server", "loud", "--", sys.executable, str(imported))
             assert "1 skill" in retinue(*importing, cwd=tmp_path, environment={"HOME": str(tmp_path)})
