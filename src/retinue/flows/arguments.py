@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from math import inf
 from typing import Any
 
 import orjson
@@ -83,8 +83,8 @@ def check_text(method: str, name: str, value: Any) -> None:
 
 def check_seconds(method: str, name: str, value: Any) -> None:
     """Raise InvalidSettingError for a time limit of a method of `Run` that is no number above 0."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if not is_number or value <= 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < inf:
         problem = f"{name} is {value!r:.80}, and not a number of seconds above 0"
         raise InvalidSettingError(f"run.{method}", problem, remedy=f"write {name}=30")
 

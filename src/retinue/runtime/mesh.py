@@ -15,11 +15,12 @@ from importlib.metadata import version
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
-from retinue.core.call import new_id
+from retinue.core.call import Principal, new_id
 from retinue.core.record import HUB_NAME
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
+from retinue.hub.drafts import StoreWorkflow
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -40,6 +41,7 @@ from retinue.mesh.observing.events import EventBus
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
+from retinue.oci.codec.reference import workflow_repository
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_workflow
 from retinue.oci.server.webhooks import Notifications
@@ -228,7 +230,7 @@ async def open_mesh(
                 library=engine.library,
                 clear_steps=engine.step_cache.clear,
                 progress=progress,
-                store=_storing(home),
+                store=_storing(home, dispatcher.access),
             ),
             NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
@@ -289,10 +291,11 @@ async def _open_engine(
         yield _Engine(hosted, library, runs, step_cache)
 
 
-def _storing(home: LayoutRegistry) -> Callable[[str, bytes], Awaitable[str]]:
-    """How workflows are stored in the registry of the state; gives the reference of each."""
+def _storing(home: LayoutRegistry, access: Access) -> StoreWorkflow:
+    """How workflows are stored in the registry of the state, where policies let a principal publish them."""
 
-    async def store(name: str, text: bytes) -> str:
+    async def store(principal: Principal, name: str, text: bytes) -> str:
+        access.check_publish(principal, workflow_repository(name))
         published = await publish_workflow(home, name, text, created=datetime.now(UTC))
         return f"{published.repository}:{published.tag}"
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from errno import EFBIG, EINVAL
 from importlib.metadata import version
+from operator import ne
 from pathlib import Path
 from stat import S_ISREG
 from typing import TypeVar
@@ -278,29 +279,29 @@ class Imports:
     async def _watch(self, directory: Directory, http: HttpClient) -> None:
         teams = self._state.root / "teams" / "teams.json"
         files = self._state.imports, self._state.pins, logins_folder(self._state), teams
-        configured, accepted, logged_in, started = map(_stamp_of, files)
-        revision = self._read_revision()
+        seen, revision, problem = [*map(_stamp_of, files)], self._read_revision(), ""
         while True:
             await asyncio.sleep(LOOK_S)
-            other_policies, revision = self._read_revision() != revision, self._read_revision()
-            before, (configured, accepted, logged_in, started) = (
-                (configured, accepted, logged_in, started),
-                map(_stamp_of, files),
-            )
+            stamps, newest = [*map(_stamp_of, files)], self._read_revision()
+            configured, accepted, logged_in, started = map(ne, seen, stamps)
             try:
-                if started != before[3] and self._catch_up is not None:
+                if started and self._catch_up is not None:
                     await self._catch_up()
-                if configured != before[0] or started != before[3] or other_policies:
+                if configured or started or newest != revision:
                     await self._configure(http)
                     await directory.ensure_fresh()
-                if accepted != before[1]:
+                if accepted:
                     self._servers.accept(read_pins(self._state))
                     self._agents.review()
                     self._apis.review()
-                if logged_in != before[2]:
+                if logged_in:
                     self._servers.retry()
             except RetinueError as error:
-                _log.warning("imports not read", error=error.message)
+                if error.message != problem:
+                    problem = error.message
+                    _log.warning("imports not read; tried again", error=problem)
+            else:
+                seen, revision, problem = stamps, newest, ""
 
 
 _Spec = TypeVar("_Spec", ImportSpec, AgentSpec)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from retinue.core.errors import ChildFailedError, InvalidSettingError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, ReadinessProblem
@@ -169,14 +169,14 @@ class SupervisorPart(Part):
                 await _wait_for_teams(process.state, before[1])
                 try:
                     if (now := look()) != before:
-                        await catch_up(process)  # the policies of a team are in force before its programs run
-                        children.replace_soon(list_specs(current))
+                        await replace_children(process, children, list_specs(current))
                         before = now
                     problem = ""
                 except Exception as error:  # noqa: BLE001 - no later change would be followed
                     if problem != str(error):
                         problem = str(error)
-                        _log.error("agents and teams cannot be read; tried again", error=problem)
+                        _log.error("agents and teams wait to be started; tried again", error=problem)
+                    await asyncio.sleep(IMPORTS_LOOK_S)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -212,6 +212,20 @@ class SupervisorPart(Part):
             problems=problems,
             figures=figures,
         )
+
+
+async def replace_children(process: Process, children: Supervisor, specs: Sequence[ChildSpec]) -> None:
+    """Start and stop children, with the policies of a team in force before its programs run.
+
+    Raises a RetinueError while they cannot be in force. Until then children are stopped, and new ones wait.
+    """
+    try:
+        await catch_up(process)
+    except RetinueError:
+        running = {child.spec.name for child in children.children}
+        children.replace_soon([spec for spec in specs if spec.name in running])
+        raise
+    children.replace_soon(specs)
 
 
 async def _wait_for_teams(state: State, before: object) -> None:
