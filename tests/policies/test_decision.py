@@ -267,4 +267,7 @@ def test_a_panic_of_the_engine_denies(monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine(PERMIT)
     monkeypatch.setattr(decision.cedarpy, "is_authorized", panic)
     decided = made.decide(facts())
-    assert (decided.verdict, decided.problem) == ("deny", "the engine of policies failed: index out of bounds")
+    assert (decided.verdict, decided.problem) == (
+        "deny",
+        "the engine of policies failed: index out of bounds",
+    )

@@ -24,7 +24,7 @@ from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.models import list_model_states
-from retinue.runtime.parts import children
+from retinue.runtime.parts import children as children_part
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import team_children
@@ -324,8 +324,9 @@ async def test_programs_wait_for_policies_that_cannot_be_in_force_and_others_sto
     runs, ends, comes = (ChildSpec(name, (), {}) for name in ("runs", "ends", "comes"))
     supervisor = Mock(children=[ChildProcess(spec, AsyncMock()) for spec in (runs, ends)])
     supervisor.replace_soon = lambda specs: replaced.append([spec.name for spec in specs])
-    monkeypatch.setattr(children, "catch_up", AsyncMock(side_effect=[InvalidSettingError("p", "broken"), None]))
+    broken = InvalidSettingError("own.cedar", "broken", remedy="correct it")
+    monkeypatch.setattr(children_part, "catch_up", AsyncMock(side_effect=[broken, None]))
     with pytest.raises(InvalidSettingError, match="broken"):
-        await children.replace_children(Mock(), supervisor, [runs, comes])
-    await children.replace_children(Mock(), supervisor, [runs, comes])
+        await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    await children_part.replace_children(Mock(), supervisor, [runs, comes])
     assert replaced == [["runs"], ["runs", "comes"]]

@@ -185,7 +185,9 @@ class MeshConnection:
             problem = f"artifact is a {shape}, and not a text of YAML or a mapping: read a file first"
             raise InvalidParametersError([Problem("artifact", problem)])
         if isinstance(artifact, str) and _FILE_NAME.fullmatch(artifact.strip()):
-            problem = f"artifact is {artifact!r:.80}, the name of a file, and not its text: read the file first"
+            problem = (
+                f"artifact is {artifact!r:.80}, the name of a file, and not its text: read the file first"
+            )
             raise InvalidParametersError([Problem("artifact", problem)])
         if self._choose is None:
             raise InvalidSettingError("publish", "this mesh has no registry", remedy="connect to a hub")

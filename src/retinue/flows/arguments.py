@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.json_values import find_nonfinite
@@ -45,7 +45,7 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
         raise InvalidParametersError([problem])
     try:
         made: dict[str, Any] = _sort_sets(given, to_jsonable_python(given, by_alias=True))
-    except (PydanticSerializationError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of pydantic, of UTF-8, or about a container in itself
         name = next((name for name, value in given.items() if not _is_json(value)), "")
         problem = Problem(name, f"argument {name} of {skill} is no JSON value: {error}")
         raise InvalidParametersError([problem]) from error
@@ -55,7 +55,7 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
 def _is_json(value: Any) -> bool:
     try:
         to_jsonable_python(value, by_alias=True)
-    except (PydanticSerializationError, UnicodeDecodeError):
+    except ValueError:
         return False
     return True
 

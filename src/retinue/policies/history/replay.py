@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from typing import Any, Literal, NamedTuple, get_args
 
-from retinue.core.call import LOCAL, Principal
 from retinue.approvals.records import SCOPE
+from retinue.core.call import LOCAL, Principal
 from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal, render_time

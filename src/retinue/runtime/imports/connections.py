@@ -46,6 +46,8 @@ from retinue.web.transport import TransportError
 CheckImport = Callable[[str, str, str], None]
 """Raises PolicyDeniedError for an import that policies forbid: its name, kind and place."""
 
+_Seen = tuple[object, ...]
+
 LOOK_S = 0.5
 """Seconds between two looks whether the imports of the state have changed."""
 
@@ -234,8 +236,9 @@ class Imports:
         self._servers.subscribe(on_change)
         self._apis.subscribe(on_change)
         self._agents.subscribe(on_change)
+        seen = self._look()
         await self._configure(http)
-        watching = asyncio.create_task(self._watch(directory, http), name="imports")
+        watching = asyncio.create_task(self._watch(directory, http, seen), name="imports")
         try:
             yield
         finally:
@@ -276,18 +279,23 @@ class Imports:
             return error
         return None
 
-    async def _watch(self, directory: Directory, http: HttpClient) -> None:
+    def _look(self) -> _Seen:
+        """What changes with the imports: revision of the policies, and stamps of the files of the state."""
         teams = self._state.root / "teams" / "teams.json"
         files = self._state.imports, self._state.pins, logins_folder(self._state), teams
-        seen, revision, problem = [*map(_stamp_of, files)], self._read_revision(), ""
+        return self._read_revision(), *map(_stamp_of, files)
+
+    async def _watch(self, directory: Directory, http: HttpClient, seen: _Seen) -> None:
+        """Follow the changes since ``seen``; one that could not be followed is tried again."""
+        problem = ""
         while True:
             await asyncio.sleep(LOOK_S)
-            stamps, newest = [*map(_stamp_of, files)], self._read_revision()
-            configured, accepted, logged_in, started = map(ne, seen, stamps)
+            now = self._look()
+            other_policies, configured, accepted, logged_in, started = map(ne, seen, now)
             try:
                 if started and self._catch_up is not None:
                     await self._catch_up()
-                if configured or started or newest != revision:
+                if configured or started or other_policies:
                     await self._configure(http)
                     await directory.ensure_fresh()
                 if accepted:
@@ -301,7 +309,7 @@ class Imports:
                     problem = error.message
                     _log.warning("imports not read; tried again", error=problem)
             else:
-                seen, revision, problem = stamps, newest, ""
+                seen, problem = now, ""
 
 
 _Spec = TypeVar("_Spec", ImportSpec, AgentSpec)
