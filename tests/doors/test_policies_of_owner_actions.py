@@ -159,6 +159,6 @@ async def test_files_of_now_are_in_force_when_policies_have_caught_up(
     assert loaded.gate is not None
     assert [policy.id for policy in loaded.gate.engine.policies.policies] == ["closed"]
     write_policies(system, "forbid(")
-    with pytest.raises(InvalidSettingError, match="own.cedar"):
+    with pytest.raises(InvalidSettingError, match=r"own\.cedar"):
         await loaded.catch_up()
     assert loaded.gate.engine.policies.policies

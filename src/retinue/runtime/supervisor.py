@@ -246,7 +246,7 @@ class ChildProcess:
 
 
 async def _read_lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a child's output; one over `_LINE_BYTES` comes in pieces, so that the child is always read."""
+    """The lines of a child's output; one over `_LINE_BYTES` comes in pieces, so that the child never waits."""
     rest = b""
     while chunk := await stream.read(_LINE_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

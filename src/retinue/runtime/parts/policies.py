@@ -427,7 +427,7 @@ def check_import(process: Process, name: str, kind: str, place: str) -> None:
 
 
 async def catch_up(process: Process) -> None:
-    """Put the policies of a process in force as its files have them now. Raises a RetinueError if it cannot."""
+    """Put the policies of a process in force as its files have them now; as `LoadedPolicies.catch_up`."""
     loaded = process.find(LoadedPolicies)
     if loaded is not None:
         await loaded.catch_up()
