@@ -16,18 +16,15 @@ from retinue.hub.agents import add_agent_skills, add_call_skills
 from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.known_skills import KnownSkills
+from retinue.hub.orchestration.agent_list import SpendingOf, add_capability_skills
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.auto_choice import AutoChoice
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.roster import Roster
-from retinue.hub.orchestration.skills import (
-    SpendingOf,
-    add_capability_skills,
-    add_orchestration_skills,
-    add_workflow_list,
-)
+from retinue.hub.orchestration.skills import add_orchestration_skills
 from retinue.hub.orchestration.tool_list import ToolList
+from retinue.hub.orchestration.workflow_list import add_workflow_list
 from retinue.hub.resources import WorkflowPrompts, add_agent_resources
 from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills

@@ -246,7 +246,7 @@ class ChildProcess:
 
 
 async def _read_lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a child's output; one over `_LINE_BYTES` comes in pieces, so that the child never waits."""
+    """The lines of a child's output; one over `_LINE_BYTES` comes in pieces, so that no child waits."""
     rest = b""
     while chunk := await stream.read(_LINE_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -70,7 +70,7 @@ def describe_form(schema: Schema | None) -> str:
     if "const" in here:
         return orjson.dumps(here["const"]).decode()
     if isinstance(here.get("enum"), list):
-        return "|".join(orjson.dumps(one).decode() for one in here["enum"])[:_FORM_CHARACTERS]
+        return "|".join(orjson.dumps(choice).decode() for choice in here["enum"])[:_FORM_CHARACTERS]
     properties = here.get("properties")
     if isinstance(properties, Mapping) and properties:
         required = here.get("required", ())
@@ -104,7 +104,7 @@ def resolve_reference(schema: Schema, root: Schema) -> Schema:
     pointer = schema.get("$ref")
     if not isinstance(pointer, str) or not pointer.startswith("#/"):
         return schema
-    found: Any = root
+    target: Any = root
     for part in pointer[2:].split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else schema
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else schema

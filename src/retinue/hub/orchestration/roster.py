@@ -126,8 +126,10 @@ class Roster:
             if start:
                 await asyncio.sleep(0)
             opened = self._directory.open_all(entries[start : start + _OPENED])
-            offers = [(one, find_role_skill(one.record, role, principal.scopes)) for one in opened]
-            await decide_lists(view, [(one, skill) for one, skill in offers if skill is not None])
+            offers = [
+                (listing, find_role_skill(listing.record, role, principal.scopes)) for listing in opened
+            ]
+            await decide_lists(view, [(listing, skill) for listing, skill in offers if skill is not None])
             for listing, skill in offers:
                 if skill is None or not is_listed(view, listing, skill):
                     continue

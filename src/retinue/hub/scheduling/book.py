@@ -58,7 +58,7 @@ class ScheduleBook:
         self._clock = clock
 
     async def add(
-        self, principal: Principal, workflow: str, name: str | None, given: Json | str | None
+        self, principal: Principal, workflow: str, name: str | None, rule_text: Json | str | None
     ) -> Json:
         """Add a schedule, or replace one of this name; ``given`` replaces keys of the workflow's own one.
 
@@ -67,7 +67,7 @@ class ScheduleBook:
         owner = own(principal)
         loaded = await self._firing.starter.library.get(workflow)
         name = make_name(workflow, name)
-        rule = _make_rule(loaded.definition, given)
+        rule = _make_rule(loaded.definition, rule_text)
         if loaded.definition.input is not None:
             rule = rule.model_copy(update={"input": {} if rule.input is None else rule.input})
             check_input(loaded.definition, rule.input)
@@ -176,9 +176,9 @@ class ScheduleBook:
         return row
 
 
-def _make_rule(definition: Definition, given: Json | str | None) -> Schedule:
+def _make_rule(definition: Definition, rule_text: Json | str | None) -> Schedule:
     """The schedule of a definition with the keys that were given; raises InvalidParametersError."""
-    keys: Mapping[str, Any] = {"cron": given} if isinstance(given, str) else given or {}
+    keys: Mapping[str, Any] = {"cron": rule_text} if isinstance(rule_text, str) else rule_text or {}
     own_keys = {} if definition.schedule is None else definition.schedule.model_dump(exclude_defaults=True)
     for key, other in (("cron", "every"), ("every", "cron")):
         if key in keys:

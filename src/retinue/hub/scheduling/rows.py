@@ -37,8 +37,8 @@ def make_name(workflow: str, name: str | None) -> str:
     if name is None:
         name = default_name(workflow)
     if _NAME.fullmatch(name) is None:
-        wanted = "1 to 64 letters, digits, and . _ - after the first"
-        raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {wanted}")])
+        form = "1 to 64 letters, digits, and . _ - after the first"
+        raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {form}")])
     return name
 
 

@@ -189,17 +189,17 @@ class TriggerBook:
         return row
 
 
-def _make_rule(definition: Definition, given: Json | str | None) -> Triggers:
+def _make_rule(definition: Definition, rule_keys: Json | str | None) -> Triggers:
     """The trigger of a definition with the keys that were given; raises InvalidParametersError."""
     own_rule = {} if definition.on is None else definition.on.model_dump(exclude_defaults=True)
-    if given is None:
+    if rule_keys is None:
         keys: Mapping[str, Any] = own_rule
-    elif isinstance(given, str):
-        keys = {given: own_rule.get(given, {})}
+    elif isinstance(rule_keys, str):
+        keys = {rule_keys: own_rule.get(rule_keys, {})}
     else:
         keys = {
             kind: {**own_rule.get(kind, {}), **(options if isinstance(options, Mapping) else {})}
-            for kind, options in given.items()
+            for kind, options in rule_keys.items()
         }
     if len(keys) != 1:
         raise InvalidParametersError(

@@ -23,8 +23,8 @@ from retinue.parts.lazy import Lazy, LazyApp
 
 if TYPE_CHECKING:
     from retinue.mcp.server.endpoint import McpServer
-    from retinue.mcp.server.session_records import SessionRecords
     from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
+    from retinue.mcp.session_records import SessionRecords
 
 _SERVER_MODULE = "retinue.mcp.server.endpoint"
 

@@ -73,8 +73,8 @@ def _sort_key(rank: tuple[int, Path]) -> tuple[int, list[tuple[bool, int, str]]]
 def _unfold(error: ValidationError) -> Iterator[ValidationError]:
     """The errors of the only branch of ``anyOf`` that the value can be meant for, if there is just one.
 
-    So a field that is missing inside an optional object is named, instead of "fits no form". The branch of
-    an optional value that asks for null is none that another value can be meant for.
+    So a field that is missing inside an optional object is named, instead of "fits no form". No value other
+    than null can be meant for the branch of an optional value that asks for null.
     """
     if error.kind.name in {"anyOf", "oneOf"} and hasattr(error.kind, "context"):
         here = len(error.instance_path)

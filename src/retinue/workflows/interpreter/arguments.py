@@ -51,10 +51,10 @@ def resolve_root(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     pointer = schema.get("$ref")
     if not isinstance(pointer, str) or not pointer.startswith("#/"):
         return schema
-    found: Any = schema
+    target: Any = schema
     for part in pointer[2:].split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else schema
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else schema
 
 
 def _take_nearest(declared: Mapping[str, Any], required: list[str], scope: Scope, prompt: str | None) -> Any:
