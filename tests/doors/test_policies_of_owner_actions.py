@@ -13,7 +13,7 @@ import pytest
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import publish_workflow
-from retinue.runtime.imports import connections
+from retinue.runtime.imports import connections, files
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.parts import policies
 from retinue.runtime.parts.policies import LoadedPolicies
@@ -124,7 +124,7 @@ async def test_a_change_of_imports_that_could_not_be_read_is_read_again(
 ) -> None:
     hub = await system.start_hub()
     failures = [StateError("the disk does not answer")]
-    read = connections.read_imports
+    read = files.read_imports
 
     def read_late(settings: Settings, state: State) -> Mapping[str, ImportTable]:
         if failures:

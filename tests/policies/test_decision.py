@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import cedarpy
 import pytest
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Hints, Skill
-from retinue.policies import decision
 from retinue.policies.cases import parse_cases
 from retinue.policies.decision import CallFacts, Decision, Engine, _Cut
 from retinue.policies.entities import CALL, LIST, Caller, Groups, Resource, name_principal
@@ -265,7 +265,7 @@ def test_a_panic_of_the_engine_denies(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PanicException("index out of bounds")
 
     made = engine(PERMIT)
-    monkeypatch.setattr(decision.cedarpy, "is_authorized", panic)
+    monkeypatch.setattr(cedarpy, "is_authorized", panic)
     decided = made.decide(facts())
     assert (decided.verdict, decided.problem) == (
         "deny",
