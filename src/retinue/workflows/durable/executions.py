@@ -400,7 +400,8 @@ class Executions:
             fault = Fault.from_error(error)
         except BaseException as error:  # whatever a body raises ends its run, never this process
             body = execution.task
-            is_of_body = body.done() and not body.cancelled() and body.exception() is error
+            # a GeneratorExit is another object here than in the task
+            is_of_body = body.done() and not body.cancelled() and type(body.exception()) is type(error)
             if not isinstance(error, Exception) and not is_of_body:
                 raise  # this process ends
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
