@@ -185,7 +185,7 @@ def hub_agent(
     )
 
     add_call_skills(agent, directory, access, mesh.history.expect)
-    add_agent_skills(agent, directory, access, stats_of)
+    add_agent_skills(agent, directory, access, stats_of, mesh.exams)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access, mesh.exams)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
@@ -209,7 +209,7 @@ def hub_agent(
     agent_search = AgentSearch(search)
     add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
     add_search_skills(agent, directory, search, access, mesh.history, mesh.exams)
-    add_query_skill(agent, directory, agent_search, track, access)
+    add_query_skill(agent, directory, agent_search, track, access, mesh.history)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter, auto)
     add_run_skills(agent, orchestrator.runs, run_access, workflows.progress)

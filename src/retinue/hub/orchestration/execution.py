@@ -433,8 +433,10 @@ class Orchestration:
             choice=plan.choice,
             watches=ctx.has_progress_listener,
         )
-        if plan.choice is not None:  # words have chosen the workflow, and so the skills
-            self._history.note_run(ctx.principal, plan.request.prompt, started.record.id)
+        # the words of a prompt choose the skills with the workflow, else in steps of roles only
+        self._history.note_run(
+            ctx.principal, plan.request.prompt, started.record.id, only_roles=plan.choice is None
+        )
         return started
 
     async def _finish(

@@ -93,10 +93,7 @@ class Roster:
     def find_exam(self, listing: Listing, *, with_problems: bool) -> Json | None:
         """The result of the agent's entrance exam; None while no agents are examined."""
         result = self._exams.find(listing)
-        if result is None:
-            return None
-        row: Json = {"result": result.status}
-        return row | {"problems": list(result.problems)} if with_problems and result.problems else row
+        return None if result is None else result.render(with_problems=with_problems)
 
     def may_choose(self, listing: Candidate) -> bool:
         """Whether a call that names no agent may go to this one."""
