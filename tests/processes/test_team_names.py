@@ -1,12 +1,17 @@
-"""Two teams on one hub with an agent of one name, as real processes."""
+"""Two teams on one hub with an agent of one name, as real processes and for clients of other projects."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import orjson
 
+from tests.interop.test_a2a_sdk import call as call_by_a2a
+from tests.interop.test_a2a_sdk import message_for, open_client, read_result
+from tests.mcp.clients import MODES, connect, texts
 from tests.processes.commands import retinue, run_command
 from tests.processes.running import program
 
@@ -31,7 +36,7 @@ from retinue import Agent
 agent = Agent("word", version="1.0.0")
 
 
-@agent.skill(idempotent=True)
+@agent.skill(idempotent=True, expose=True)
 def tell() -> str:
     \"\"\"The team.\"\"\"
     return "{team}"
@@ -58,12 +63,29 @@ def pack(folder: Path, team: str) -> str:
     return retinue("pack", team, cwd=folder)
 
 
-def fetch(url: str) -> str:
-    with urlopen(url) as response:
+def fetch(url: str, token: str = "") -> str:
+    with urlopen(Request(url, headers={"authorization": token} if token else {})) as response:
         return str(response.read().decode())
 
 
-def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path) -> None:
+async def check_clients(url: str, token: str) -> None:
+    """The official MCP client and that of the A2A SDK reach each agent, by names that every model accepts."""
+    for mode in MODES:
+        async with connect(f"{url}/mcp", mode, authorization=token) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names), names
+            told = {name: texts(await client.call_tool(name, {})) for name in names if "__tell" in name}
+            assert told == {f"word_{team}__tell": [team] for team in ("news", "words")}
+    for team in ("news", "words"):
+        address = f"{url}/agents/word@{team}"
+        async with connect(f"{address}/mcp", authorization=token) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["tell"]
+            assert texts(await client.call_tool("tell", {})) == [team]
+        async with open_client(address, "1.0", token, streaming=False) as client:
+            assert read_result(await call_by_a2a(client, message_for("tell", {}))) == team
+
+
+def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path, retinue_home: Path) -> None:
     digests = [pack(tmp_path, team) for team in ("news", "words")]
 
     def call(*arguments: str) -> object:
@@ -77,6 +99,12 @@ def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path)
             assert call("tell", "--agent", f"word@{team}") == team
             assert call(f"ask_{team}") == team
             assert "word" in fetch(f"{url}/agents/word@{team}/.well-known/agent-card.json")
+        owner = f"Bearer {(retinue_home / 'keys' / 'owner.token').read_text().strip()}"
+        asyncio.run(check_clients(url, owner))
+        page = fetch(f"{url}/ui/agents", owner)
+        for team in ("news", "words"):
+            assert f"/ui/agents/word@{team}" in page
+            assert f"word@{team}" in fetch(f"{url}/ui/agents/word@{team}", owner)
         plain = run_command("call", "tell", "--agent", "word", cwd=tmp_path)
         assert plain.returncode != 0
         assert "word@news, word@words" in plain.stderr

@@ -1,7 +1,8 @@
 """The guides are sessions: their files are written, their commands typed, and the answers are those shown.
 
 A file follows a line that ends in ``as `NAME`:``. The JSON that a command prints follows a line ``Output:``;
-"…" matches any value there.
+"…" matches any value there. Lines that a command prints follow a line that begins with ``It prints``, which
+may name its exit status; "…" matches the rest of a word or line there.
 """
 
 from __future__ import annotations
@@ -64,6 +65,42 @@ def play(name: str, shell: Shell) -> int:
             answer = orjson.loads(shell.to_shown(said))
             assert fill(orjson.loads(block.text), answer) == answer
             compared += 1
+    return compared
+
+
+_STATUS = re.compile(r"It prints.* exit status (\d)")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{8}…")
+
+
+def tell(name: str, shell: Shell) -> int:
+    """Go through a page whose commands print lines; gives how many lines were compared.
+
+    A digest that is a line by itself is that of the commands that follow.
+    """
+    compared, lines = 0, [""]
+    blocks = list_blocks(name)
+    for block, following in zip(blocks, [*blocks[1:], Block("", "", "")], strict=True):
+        if file := _FILE.search(block.intro):
+            Path(file[1]).write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            *before, last = list_commands(block.text)
+            if not last.startswith(("retinue call", "retinue run ")):
+                shell.finish("record-team")
+            for command in before:
+                shell.type(command)
+            found = _STATUS.match(following.intro)
+            output = shell.type(last, status=int(found[1]) if found else 0)
+            lines = f"{output}\n{shell.said}".splitlines()
+        elif block.intro.startswith("It prints"):
+            for shown in block.text.splitlines():
+                if _DIGEST.fullmatch(shown):
+                    shell.addresses[shown] = lines[0]
+                pattern = re.compile(re.escape(shown.rstrip()).replace("…", ".*"))
+                real = [shell.to_shown(line.rstrip()) for line in lines]
+                places = [number for number, line in enumerate(real) if pattern.fullmatch(line)]
+                assert places, f"{shown!r} is not in {lines}"
+                lines = lines[places[0] + 1 :]
+                compared += 1
     return compared
 
 
@@ -133,6 +170,10 @@ def test_the_guide_to_teams_runs_as_shown(shell: Shell) -> None:
     shell.addresses["sha256:546f32df…"] = digest
     # the digest of the page's team is that of this one, because both have the same content
     assert play("guides/teams.md", shell) == 1
+
+
+def test_the_story_of_a_team_prints_what_the_page_shows(shell: Shell) -> None:
+    assert tell("guides/team-story.md", shell) > 40
 
 
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
