@@ -53,6 +53,7 @@ from retinue.runtime.commands.teams.upgrading import (
     ask_for_rollout,
     find_open_rollout,
     follow_rollout,
+    refuse_other_nodes,
     refuse_other_rollout,
     wait_for_drain,
 )
@@ -273,7 +274,7 @@ class TeamCommands:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             if row.active is not None:
-                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference)
+                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference, echo)
                 return None
             started = replace(
                 row,
@@ -354,7 +355,7 @@ class TeamCommands:
                     )
                     return await self._switch(row, started, team, values, echo)
                 at_once = RolloutOptions(steps=(100,), hold_s=0.0)
-                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference)
+                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference, echo)
         return await self._follow(row, team, echo)
 
     def down(self, name: str) -> TeamRow:
@@ -498,11 +499,14 @@ class TeamCommands:
         signer: str,
         options: RolloutOptions,
         reference: str,
+        echo: Echo,
     ) -> None:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        async with open_client(self._settings, self._state, hub_url=url) as client:
+            await refuse_other_nodes(client, team, options.steps or team.definition.rollout.steps, echo)
         known = replace(
             row,
             names=sorted(team.claims | {*row.names}),
