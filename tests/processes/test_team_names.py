@@ -8,9 +8,10 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import orjson
+from a2a.helpers import get_artifact_text
 
 from tests.interop.test_a2a_sdk import call as call_by_a2a
-from tests.interop.test_a2a_sdk import message_for, open_client, read_result
+from tests.interop.test_a2a_sdk import message_for, open_client
 from tests.mcp.clients import MODES, connect, texts
 from tests.processes.commands import retinue, run_command
 from tests.processes.running import program
@@ -82,7 +83,8 @@ async def check_clients(url: str, token: str) -> None:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["tell"]
             assert texts(await client.call_tool("tell", {})) == [team]
         async with open_client(address, "1.0", token, streaming=False) as client:
-            assert read_result(await call_by_a2a(client, message_for("tell", {}))) == team
+            (artifact,) = (await call_by_a2a(client, message_for("tell", {}))).artifacts
+            assert get_artifact_text(artifact) == team
 
 
 def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path, retinue_home: Path) -> None:

@@ -120,6 +120,7 @@ async def test_a_team_does_not_get_the_secret_of_another_team(
     first = await teams.pack(write_team(more=more), registry=None, output=None)
     other = await teams.pack(write_team(name="other", more=more), registry=None, output=None)
     store = TeamStore(state)
+    (store.root / "words").mkdir(parents=True)
     kept = store.keep_secrets("words", {"WORD_KEY": "value of the first"})
     active = TeamRow("words", active=first.team.digest, secrets={first.team.digest: kept})
     store.write_row(replace(active, version="1.0.0", names=["words-agent@words"]))
