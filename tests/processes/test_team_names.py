@@ -103,9 +103,12 @@ def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path,
             assert "word" in fetch(f"{url}/agents/word@{team}/.well-known/agent-card.json")
         owner = f"Bearer {(retinue_home / 'keys' / 'owner.token').read_text().strip()}"
         asyncio.run(check_clients(url, owner))
-        page = fetch(f"{url}/ui/agents", owner)
+        listed, page = retinue("agents", cwd=tmp_path), fetch(f"{url}/ui/agents", owner)
+        found = orjson.loads(retinue("find", "tell", "--json", cwd=tmp_path))["skills"]
+        assert {row["agent"] for row in found if row["skill"] == "tell"} == {"word@news", "word@words"}
         for team in ("news", "words"):
-            assert f"/ui/agents/word@{team}" in page
+            assert f"word@{team}" in listed
+            assert f"/ui/agents/word%40{team}" in page
             assert f"word@{team}" in fetch(f"{url}/ui/agents/word@{team}", owner)
         plain = run_command("call", "tell", "--agent", "word", cwd=tmp_path)
         assert plain.returncode != 0

@@ -173,7 +173,7 @@ def test_the_guide_to_teams_runs_as_shown(shell: Shell) -> None:
 
 
 def test_the_story_of_a_team_prints_what_the_page_shows(shell: Shell) -> None:
-    assert tell("guides/team-story.md", shell) > 40
+    assert tell("guides/team-story.md", shell) == 49
 
 
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:

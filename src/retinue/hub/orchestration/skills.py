@@ -276,6 +276,8 @@ def _add_list_agents(
             # what a model costs is the affair of the mesh, not of its clients
             if "mesh" in scopes and (spending := spending_of(listing.name)) is not None:
                 more["spending"] = dict(spending)
+            if (full_name := directory.name_of(listing)) != listing.name:
+                more["full_name"] = full_name
             return {**more, **row, "health": more["status"]}
 
         if detailed and view is not None:
