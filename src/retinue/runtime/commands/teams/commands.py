@@ -564,8 +564,12 @@ def refuse_existing(path: Path, *, force: bool) -> None:
 
 
 def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
-    """The differences of two teams by ability, with those of their policies."""
-    return [*compare_teams(old, new), *compare_policies(old, new)]
+    """The differences of two teams by ability, with those of their policies.
+
+    What gives more comes first, then what callers have to follow.
+    """
+    changes = [*compare_teams(old, new), *compare_policies(old, new)]
+    return sorted(changes, key=lambda change: (not change.wider, not change.breaking))
 
 
 async def read_content(pulled: PulledTeam) -> TeamContent:
