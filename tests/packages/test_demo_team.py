@@ -12,7 +12,7 @@ from scripts.environment import find_uv
 from scripts.get_uv import UvNotFoundError
 from scripts.package_settings import make_uv_environment, read_settings
 from tests.processes.commands import retinue
-from tests.processes.running import program
+from tests.processes.running import program, run_apart
 from tests.time_bounds import Stopwatch
 
 WITH_CACHES_S = 15.0
@@ -39,9 +39,10 @@ def test_the_demos_team_runs_by_its_digest_from_the_hub_of_a_neighbour(
         clock = Stopwatch()
         reference = f"oci://{url.removeprefix('http://')}/teams/testwriter@{digest}"
         try:
-            serves = retinue("up", reference, "--yes", cwd=tmp_path, environment=own)
+            done = run_apart("up", reference, "--yes", cwd=tmp_path, environment=own)
             clock.check(WITH_CACHES_S)
-            assert "testwriter 1.0.0 serves" in serves
+            assert done.returncode == 0, done.stderr
+            assert "testwriter 1.0.0 serves" in done.stdout
             options = ("write-tests", '{"requirements": "textwrap"}', "--json")
             output = orjson.loads(retinue("run", *options, cwd=tmp_path, environment=own))
             assert (output["module"], output["failed"]) == ("textwrap", 0)

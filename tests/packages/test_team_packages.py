@@ -125,7 +125,7 @@ def test_up_without_an_index_installs_what_the_lock_names_from_the_digest(
 def check_pip(home: Path, digest: str, folder: Path, offline: dict[str, str]) -> None:
     """Where uv is missing, pip makes the same environment of the packages of the digest."""
     files = home / "teams" / "packed" / digest.removeprefix("sha256:") / "files"
-    lock = (files / "locks" / "versions" / "pylock.toml").read_bytes()
+    lock = (files / "agents" / "versions" / "pylock.toml").read_bytes()
     variables = {**offline, "PATH": "/usr/bin:/bin"}
     assert shutil.which("uv", path=variables["PATH"]) is None
     python = Environments(folder / "by-pip", variables, vendored=files).make_python(lock, is_agent=True)
