@@ -569,7 +569,7 @@ def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
     What gives more comes first, then what callers have to follow.
     """
     changes = [*compare_teams(old, new), *compare_policies(old, new)]
-    return sorted(changes, key=lambda change: (not change.wider, not change.breaking))
+    return sorted(changes, key=lambda change: (not change.is_wider, not change.is_breaking))
 
 
 async def read_content(pulled: PulledTeam) -> TeamContent:
