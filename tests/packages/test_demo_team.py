@@ -11,7 +11,7 @@ import pytest
 from scripts.environment import find_uv
 from scripts.get_uv import UvNotFoundError
 from scripts.package_settings import make_uv_environment, read_settings
-from tests.processes.commands import retinue
+from tests.processes.commands import retinue, run_command
 from tests.processes.running import program, run_apart
 from tests.time_bounds import Stopwatch
 
@@ -46,5 +46,14 @@ def test_the_demos_team_runs_by_its_digest_from_the_hub_of_a_neighbour(
             options = ("write-tests", '{"requirements": "textwrap"}', "--json")
             output = orjson.loads(retinue("run", *options, cwd=tmp_path, environment=own))
             assert (output["module"], output["failed"]) == ("textwrap", 0)
+
+            # a withdrawn key: what runs goes on and says so, and up refuses
+            retinue("keys", "forget", "neighbour", cwd=tmp_path, environment=own)
+            shown = retinue("team", "testwriter", cwd=tmp_path, environment=own)
+            assert "it runs on, and retinue up refuses it" in shown
+            refused = run_command("up", reference, "--yes", cwd=tmp_path, environment=own)
+            assert (refused.returncode, "keys trust" in refused.stderr) == (1, True)
+            plan = ("create_plan", '{"requirements": "textwrap"}', "--json")
+            assert "textwrap" in retinue("call", *plan, cwd=tmp_path, environment=own)
         finally:
             retinue("stop", cwd=tmp_path, environment=own)

@@ -7,6 +7,7 @@ may name its exit status; "…" matches the rest of a word or line there.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import chdir
@@ -22,6 +23,8 @@ from tests.docs.pages import ROOT, table_rows
 from tests.docs.shell import REGISTRY, Shell
 from tests.requirements import requirement
 from tests.services import docker_registry
+
+KEY_OF_THE_STORY = b"mail-key-of-the-story"
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"as `([\w./-]+)`:$")
@@ -174,6 +177,9 @@ def test_the_guide_to_teams_runs_as_shown(shell: Shell) -> None:
 
 def test_the_story_of_a_team_prints_what_the_page_shows(shell: Shell) -> None:
     assert tell("guides/team-story.md", shell) == 49
+    home = Path(os.environ["HOME"])
+    holding = [path for path in home.rglob("*") if path.is_file() and KEY_OF_THE_STORY in path.read_bytes()]
+    assert all(path.name.startswith("secrets-") and path.stat().st_mode & 0o77 == 0 for path in holding)
 
 
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
