@@ -519,8 +519,8 @@ class Context:
                 )
 
             return await ask_agents(agents, query, dispatch, timeout_s=timeout_s)
-        asked = {**query.as_payload(), "agent": "*", "timeout_s": timeout_s}
-        reply = await self.call(QUERY_CAPABILITIES, asked, agent=HUB_NAME, timeout_s=timeout_s + _SLACK_S)
+        arguments = {**query.as_payload(), "agent": "*", "timeout_s": timeout_s}
+        reply = await self.call(QUERY_CAPABILITIES, arguments, agent=HUB_NAME, timeout_s=timeout_s + _SLACK_S)
         return Answers.from_json(reply)
 
     @property

@@ -172,3 +172,14 @@ def unwrap(value: Any) -> Any:
             return value
         value = inner
     return value
+
+
+def find_reference(document: Any, reference: Any) -> Any:
+    """The value that a reference such as ``#/$defs/Item`` means in a document; None for any other."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    target = document
+    for part in reference[2:].split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return target

@@ -93,8 +93,9 @@ class CodeBody:
     async def run(self, context: RunContext, request: RunRequest) -> Any:
         """Execute a run.
 
-        A run whose code this process does not have is passed on to a node that has it. Where there is none it
-        waits, until one comes, the run is cancelled or the process ends: other code might make other steps.
+        A run whose code this process does not have is passed on to a node that has it. Without such a
+        node the run waits until one comes, it is cancelled or the process ends, because other code might make
+        other steps.
         """
         code = RunCode.find(request.definition)
         assert code is not None

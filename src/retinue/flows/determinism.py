@@ -192,12 +192,12 @@ class _Names:
         self._own = {argument.arg for argument in every}
         for node in ast.walk(function):
             if isinstance(node, ast.Import):
-                for one in node.names:
-                    top = one.name.partition(".")[0]
-                    self._imported[one.asname or top] = one.name if one.asname else top
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    self._imported[alias.asname or top] = alias.name if alias.asname else top
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for one in node.names:
-                    self._imported[one.asname or one.name] = f"{node.module}.{one.name}"
+                for alias in node.names:
+                    self._imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._own.add(node.id)
 

@@ -66,7 +66,7 @@ def add_draft_skills(
             principal = ctx.principal
             findings = await known_skills.inspect(bundled, loaded, principal, principal.scopes)
             reply["warnings"] = [
-                _render(one.fault) | {"blocks_run": one.blocks} for one in findings[:MAX_FAULTS]
+                _render(finding.fault) | {"blocks_run": finding.blocks} for finding in findings[:MAX_FAULTS]
             ]
         return reply
 

@@ -285,13 +285,13 @@ class PolicyBook:
         policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default, teams=teams)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
-        if (listing := await self._lookup.open(own[0])) is not None:
-            fit.add(listing)
+        if (own_listing := await self._lookup.open(own[0])) is not None:
+            fit.add(own_listing)
         await self._directory.ensure_fresh()
         async for page in self._directory.iterate_pages():
             for start in range(0, len(page), _PAGE):
-                for one in self._directory.open_all(page[start : start + _PAGE]):
-                    fit.add(one)
+                for listing in self._directory.open_all(page[start : start + _PAGE]):
+                    fit.add(listing)
                 await asyncio.sleep(0)
         findings = [{"policy": finding.policy, "problem": finding.problem} for finding in fit.list_findings()]
         return {"policies": len(policies.policies), "digest": policies.digest, "findings": findings}

@@ -22,7 +22,6 @@ from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import folder_of, version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
-from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
@@ -219,12 +218,14 @@ class _Finder:
                 reasons.append(f"it {exam.describe(with_problems='mesh' in scopes)}")
             if explained.skill is not None:
                 reasons.append(self._name_takers(explained.skill, scopes, view))
-                if learn is not None and (learned := _render_learned(learn, named, explained.skill)):
-                    reasons.append(learned)
+                parts = None if learn is None else learn.parts.get((named.id, explained.skill))
+                if parts is not None:
+                    reasons.append(parts.describe(explained.skill))
             fit_row["why"] = {**asdict(explained), "reasons": tuple(reasons)}
         if learn is not None and learn.parts:
             fit_row["learned"] = [
                 {"agent": hit.entry.name, "skill": hit.skill.id, **parts.as_json()}
+                | {"text": parts.describe(hit.skill.id)}
                 for hit in ranking.hits
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
             ]
@@ -269,23 +270,6 @@ def shorten_reply(reply: Json) -> Json:
         size -= len(orjson.dumps(rows.pop())) + 1
         reply["more"] += 1
     return reply
-
-
-def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> str | None:
-    """A sentence about the parts of a score; None for a skill without earlier calls."""
-    parts = learn.parts.get((listing.id, skill_id))
-    if parts is None:
-        return None
-    if parts.is_tried:
-        return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
-    if parts.is_kept:
-        return f"{skill_id} keeps the place of its card: earlier calls for similar requests say nothing else"
-    others = f", {parts.receipts:+.2f} for failures that other hubs measured" if parts.receipts else ""
-    return (
-        f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls{others}; what came of similar requests is "
-        f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
-    )
 
 
 def _place(entry: Entry) -> tuple[bool, bool, str, str]:

@@ -154,7 +154,7 @@ class RunStarter:
         self,
         loaded: Loaded,
         definition: Definition,
-        given: Any,
+        run_input: Any,
         principal: Principal,
         trace: TraceContext,
         *,
@@ -192,8 +192,10 @@ class RunStarter:
         if overrides:
             definition = _override(definition, overrides)
         checked = replace(loaded, definition=definition)
-        findings = await self._known_skills.inspect(bundled, checked, principal, origin.scopes, given=given)
-        faults = [one.fault for one in findings if one.blocks]
+        findings = await self._known_skills.inspect(
+            bundled, checked, principal, origin.scopes, run_input=run_input
+        )
+        faults = [finding.fault for finding in findings if finding.blocks]
         if faults and (run is None or await self.find(run, principal) is None):
             raise faults[0]
         stored_id = None if run is None else self.access.stored_id(check_run_id(run), principal)
@@ -204,7 +206,7 @@ class RunStarter:
         try:
             record = await self._orchestrator.start(
                 definition,
-                given,
+                run_input,
                 run_id=stored_id,
                 origin=origin,
                 nested=bundled.nested,
@@ -216,7 +218,7 @@ class RunStarter:
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        warnings = tuple(one.fault for one in findings if not one.blocks)
+        warnings = tuple(finding.fault for finding in findings if not finding.blocks)
         return StartedRun(record, self.access.shown_id(record.id, principal), choice, loaded, warnings)
 
     async def find(self, run: str, principal: Principal) -> StartedRun | None:
@@ -273,9 +275,9 @@ def _render_source(loaded: Loaded) -> Json:
     return {"name": loaded.document.source, "lines": lines, "others": others}
 
 
-def _prompt_of(given: Any) -> str:
+def _prompt_of(run_input: Any) -> str:
     """The prompt that chooses the workflow."""
-    prompt = given.get("prompt") if isinstance(given, Mapping) else given
+    prompt = run_input.get("prompt") if isinstance(run_input, Mapping) else run_input
     if not isinstance(prompt, str):
         raise InvalidParametersError([Problem("input.prompt", "missing required field 'prompt'")])
     return prompt

@@ -254,7 +254,9 @@ async def decide_lists(view: AgentView | None, items: Iterable[tuple[Candidate, 
 
 async def decide_listings(view: AgentView | None, listings: Iterable[Listing]) -> None:
     """`decide_lists` about all items of agents."""
-    await decide_lists(view, ((one, item) for one in listings for item in _list_items(one.record)))
+    await decide_lists(
+        view, ((listing, item) for listing in listings for item in _list_items(listing.record))
+    )
 
 
 async def decide_agents(view: AgentView | None, listings: Iterable[Listing], scopes: frozenset[str]) -> None:
@@ -293,9 +295,9 @@ def narrow_record(view: AgentView | None, agent: Candidate, record: AgentRecord)
     return replace(
         record,
         skills=skills,
-        resources=tuple(one for one in record.resources if is_listed(view, agent, one)),
-        prompts=tuple(one for one in record.prompts if is_listed(view, agent, one)),
-        traits=tuple(one for one in record.traits if one.skill_id is None or one.skill_id in ids),
+        resources=tuple(resource for resource in record.resources if is_listed(view, agent, resource)),
+        prompts=tuple(prompt for prompt in record.prompts if is_listed(view, agent, prompt)),
+        traits=tuple(trait for trait in record.traits if trait.skill_id is None or trait.skill_id in ids),
     )
 
 

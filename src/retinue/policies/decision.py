@@ -147,7 +147,9 @@ class _Rules:
         if errors or answer.decision is cedarpy.Decision.NoDecision:
             return Decision("deny", problem="; ".join(errors) or "the policies were not evaluated")
         reasons = answer.diagnostics.reasons
-        policies = tuple(self.policies[one] for one in sorted(reasons) if one in self.policies)
+        policies = tuple(
+            self.policies[policy_id] for policy_id in sorted(reasons) if policy_id in self.policies
+        )
         return Decision("allow" if answer.decision is cedarpy.Decision.Allow else "deny", policies)
 
 
@@ -252,22 +254,22 @@ class _Cut:
             if facts.arguments.keys() <= policy.named_arguments
             and _is_permitted(policy, rules, facts, request, entities)
         ]
-        given = {
+        approved_by = {
             policy.id: answer
             for policy in asking
             for answer in answers
             if may_approve(answer.by, policy.approvers, facts.caller.id.id)
         }
-        used = {answer.id: answer for answer in given.values()}
-        return (*(policy for policy in obliged if policy.id not in given), *used.values())
+        used = {answer.id: answer for answer in approved_by.values()}
+        return (*(policy for policy in obliged if policy.id not in approved_by), *used.values())
 
     def _find_readers(self, error: UnmappableError) -> tuple[Policy, ...]:
         """The policies that read arguments of the skill, one of which has the problem."""
-        sets = [one for one in (self.rules, self.obligations) if one is not None]
+        sets = [policy_set for policy_set in (self.rules, self.obligations) if policy_set is not None]
         return tuple(
             policy
-            for one in sets
-            for policy in one.policies.values()
+            for policy_set in sets
+            for policy in policy_set.policies.values()
             if any(str(error).startswith(".".join(path)) for path in policy.reads.arguments)
         )
 
@@ -500,8 +502,8 @@ class Engine:
                 self._entities.clear()
             callers = self._render_callers(caller, origin)
             # an agent that calls itself is in the entities already
-            others = [one for one in resource.entities if one != caller.id]
-            rendered = [resource.render(one, self.policies.groups) for one in others]
+            others = [entity for entity in resource.entities if entity != caller.id]
+            rendered = [resource.render(entity, self.policies.groups) for entity in others]
             text = orjson.dumps(rendered).decode()
             entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
         return entities
@@ -513,7 +515,7 @@ class Engine:
             if len(self._callers) >= _KEPT:
                 self._callers.clear()
             callers = [caller] if origin is None else [caller, origin]
-            rendered = [one.render(self.policies.groups) for one in callers]
+            rendered = [principal.render(self.policies.groups) for principal in callers]
             # a caller that begins the chain is one entity
             by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}
             text = orjson.dumps([*by_id.values(), *ACTIONS]).decode()

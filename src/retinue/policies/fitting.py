@@ -150,7 +150,11 @@ def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
             return f"it has no argument {'.'.join(path[: depth + 1])}{hint}"
         schema = properties[name]
     types = schema.get("type") if isinstance(schema, Mapping) else None
-    named = {types} if isinstance(types, str) else {one for one in types or () if isinstance(one, str)}
+    named = (
+        {types}
+        if isinstance(types, str)
+        else {type_name for type_name in types or () if isinstance(type_name, str)}
+    )
     fitting = _JSON_TYPES.get(expected)
     if not named or fitting is None or named & fitting:
         if expected == "integer" and "number" in named:

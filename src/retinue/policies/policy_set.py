@@ -282,7 +282,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         raise _refuse(where, "no @id of 1 to 100 characters", 'write @id("name") before it')
     unknown = sorted(annotations.keys() - _ANNOTATIONS)
     if unknown:
-        known = ", ".join(f"@{one}" for one in sorted(_ANNOTATIONS))
+        known = ", ".join(f"@{annotation}" for annotation in sorted(_ANNOTATIONS))
         raise _refuse(where, f"unknown annotation @{unknown[0]}", f"known are {known}")
     effect = _read_effect(where, annotations, body["effect"])
     mode = annotations.get("mode", "enforce")

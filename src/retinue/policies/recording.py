@@ -105,10 +105,10 @@ def _find_problem(path: Path, value: Any) -> str | None:
             return "too long"
     elif isinstance(value, list):
         if len(value) > MAX_ELEMENTS or any(
-            isinstance(one, str) and len(one) > MAX_CHARACTERS for one in value
+            isinstance(entry, str) and len(entry) > MAX_CHARACTERS for entry in value
         ):
             return "too long"
-        if any(isinstance(one, Mapping | list) for one in value):
+        if any(isinstance(entry, Mapping | list) for entry in value):
             return "not plain"
     elif isinstance(value, Mapping):
         return "not plain"

@@ -21,8 +21,8 @@ from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
+from retinue.hub.orchestration.agent_list import SpendingOf
 from retinue.hub.orchestration.conversations import NamedConversations
-from retinue.hub.orchestration.skills import SpendingOf
 from retinue.mesh.admission import Admission, NoteInFlight, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import Listings
@@ -182,16 +182,13 @@ async def open_mesh(
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
-        home = LayoutRegistry(state.registry)
-        named = named_registries(settings, home, http, state)
-        directory = _make_directory(settings, listings, registry_sources(settings, named, state))
-        stack.push_async_callback(directory.aclose)
-        notifications = Notifications(directory, named)
-        stack.push_async_callback(notifications.aclose)
+        directory, registries = await stack.enter_async_context(
+            _open_directory(settings, state, listings, http)
+        )
         search = _make_search(directory, texts)
         exams = ExamBook()
         history = SearchHistory(directory.find_skill, directory.find_named, list_named=directory.list_named)
-        peers = make_peers(settings, state, http, named)
+        peers = make_peers(settings, state, http, registries.by_name)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
         figures = _count_calls(dispatcher.admission.events)
@@ -200,43 +197,31 @@ async def open_mesh(
         caller = _make_caller(dispatcher, lookup, directory, search, history, exams, track, progress)
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
-        shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
+        shelves = open_shelves(settings, state, registries.by_name, own=HOME_SOURCE)
+        hosted = load_hosted(settings.workflows.modules)
         engine = await stack.enter_async_context(
-            _open_engine(
-                load_hosted(settings.workflows.modules),
-                shelves,
-                caller,
-                artifacts,
-                open_runs,
-                dispatcher.access,
-            )
+            _open_engine(hosted, shelves, caller, artifacts, open_runs, dispatcher.access)
+        )
+        view = MeshView(
+            directory=directory,
+            lookup=lookup,
+            search=search,
+            history=history,
+            exams=exams,
+            caller=caller,
+            track=track,
+            access=dispatcher.access,
+            spending_of=spending_of,
         )
         hub = hub_agent(
-            MeshView(
-                directory=directory,
-                lookup=lookup,
-                search=search,
-                history=history,
-                exams=exams,
-                caller=caller,
-                track=track,
-                access=dispatcher.access,
-                spending_of=spending_of,
-            ),
-            Workflows(
-                orchestrator=Orchestrator(engine.runs),
-                library=engine.library,
-                clear_steps=engine.step_cache.clear,
-                progress=progress,
-                store=_storing(home),
-            ),
+            view,
+            _hub_workflows(engine, progress, registries.home),
             NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
         )
         if RunStore(settings.database, state.runs).exists():
             hub.tools.note_run()
         stack.enter_context(_local_agent(hub.agent, state, dispatcher, lookup, artifacts, url))
-        registries = Registries(home, named, notifications)
         yield Mesh(
             hub,
             dispatcher,
@@ -248,16 +233,30 @@ async def open_mesh(
             registries,
             figures,
             peers,
-            engine.hosted,
+            hosted,
             artifacts,
         )
+
+
+@asynccontextmanager
+async def _open_directory(
+    settings: Settings, state: State, listings: Listings, http: HttpClient
+) -> AsyncIterator[tuple[Directory, Registries]]:
+    """The registries, and the directory of the agents in them; their tasks end on leaving."""
+    home = LayoutRegistry(state.registry)
+    named = named_registries(settings, home, http, state)
+    directory = make_directory(settings, listings, registry_sources(settings, named, state))
+    notifications = Notifications(directory, named)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(directory.aclose)
+        stack.push_async_callback(notifications.aclose)
+        yield directory, Registries(home, named, notifications)
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
     """What runs workflows in this process."""
 
-    hosted: HostedWorkflows
     library: Library
     runs: Runs
     step_cache: MemoryCache
@@ -286,7 +285,18 @@ async def _open_engine(
     library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
     interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
     async with open_runs(interpreter.run, hosted.list_hosted()) as runs:
-        yield _Engine(hosted, library, runs, step_cache)
+        yield _Engine(library, runs, step_cache)
+
+
+def _hub_workflows(engine: _Engine, progress: RunProgress, home: LayoutRegistry) -> Workflows:
+    """The workflows as the hub's agent shows them; it stores new ones in the registry of the state."""
+    return Workflows(
+        orchestrator=Orchestrator(engine.runs),
+        library=engine.library,
+        clear_steps=engine.step_cache.clear,
+        progress=progress,
+        store=_storing(home),
+    )
 
 
 def _storing(home: LayoutRegistry) -> Callable[[str, bytes], Awaitable[str]]:
@@ -321,7 +331,7 @@ def _local_agent(
         stored.close()
 
 
-def _make_directory(settings: Settings, listings: Listings, sources: Sequence[Source]) -> Directory:
+def make_directory(settings: Settings, listings: Listings, sources: Sequence[Source]) -> Directory:
     """The directory of these sources, with what the owner says of their skills."""
     overrides = make_overrides(settings.hub.expose, settings.owners_hints)
     return Directory(listings, sources, ttl_s=settings.directory.ttl_s, overrides=overrides)

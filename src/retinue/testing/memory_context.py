@@ -379,12 +379,12 @@ class MemoryContext:
         path: str,
         effect: Effect,
         timeout_s: float,
-        given: Mapping[str, Any] | None,
+        known_facts: Mapping[str, Any] | None,
         count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect, record its outcome, and emit an event for its start and its end."""
-        outcome = await self._act_seen(path, effect, timeout_s, given, count, self._may_repeat)
+        outcome = await self._act_seen(path, effect, timeout_s, known_facts, count, self._may_repeat)
         self._record(kind, path, outcome.to_json(), mark)
         return outcome
 
@@ -393,12 +393,12 @@ class MemoryContext:
         path: str,
         effect: Effect,
         timeout_s: float,
-        given: Mapping[str, Any] | None,
+        known_facts: Mapping[str, Any] | None,
         count: StepCount | None,
         may_repeat: bool,
     ) -> StepOutcome:
         """Run an effect, and emit an event for its start and its end."""
-        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        facts = dict(copy_json(dict(known_facts or {}), f"the facts of step {path}"))
         began = time.perf_counter()
         try:
             self._run.size.add(f"the input of step {path}", facts)

@@ -72,14 +72,6 @@ def refuse(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, call.name, (Part.text(text),), is_error=True)
 
 
-def close_calls(calls: Sequence[ToolCall], results: Mapping[str, ToolResult]) -> list[ToolResult]:
-    """A result for each call of a reply whose run was cancelled: those that are known, else "cancelled".
-
-    A conversation that goes on later needs them, because providers refuse calls without results.
-    """
-    return [results.get(call.id) or refuse(call, "Cancelled before there was a result.") for call in calls]
-
-
 def answer(call: ToolCall, text: str) -> ToolResult:
     """The result of a call that the loop itself answers."""
     return ToolResult(call.id, call.name, (Part.text(text),))

@@ -63,7 +63,7 @@ class Firing:
         return digest_definitions(loaded.definition, bundled.nested)
 
     async def start(
-        self, schedule: Stored, loaded: Loaded, run: str, given: Any, cause: TraceContext | None = None
+        self, schedule: Stored, loaded: Loaded, run: str, run_input: Any, cause: TraceContext | None = None
     ) -> str:
         """Start the run of this id with an input, or find it; returns its stored id. Raises RetinueError.
 
@@ -77,7 +77,7 @@ class Firing:
         started = await self.starter.start(
             loaded,
             loaded.definition,
-            given,
+            run_input,
             schedule.owner.principal,
             trace,
             run=run,

@@ -68,7 +68,7 @@ def fill_in(scope: Scope, send: Send) -> Send:
         ready: bytes | None = scope.get(_KEY)
         if ready is not None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [_longer(one, ready) for one in message["headers"]]}
+                message = {**message, "headers": [_longer(header, ready) for header in message["headers"]]}
             elif message["type"] == "http.response.body":
                 message = {**message, "body": message.get("body", b"").replace(PLACEHOLDER_BYTES, ready)}
         await send(message)
@@ -196,8 +196,8 @@ class ToolHandlers:
         if outcome.warnings:
             result["_meta"] = {**result.get("_meta", {}), WARNINGS_KEY: list(outcome.warnings)}
             # many clients show a model only the content
-            said = [{"type": "text", "text": f"warning: {one}"} for one in outcome.warnings]
-            result["content"] = [*result.get("content", ()), *said]
+            warnings = [{"type": "text", "text": f"warning: {warning}"} for warning in outcome.warnings]
+            result["content"] = [*result.get("content", ()), *warnings]
         if outcome.meta:
             result["_meta"] = {**result.get("_meta", {}), **outcome.meta}
             if self.metadata_key is not None and self.metadata_key in outcome.meta:

@@ -458,8 +458,8 @@ class ListingIndex:
         """Move changed entries to their new positions, because sorting a hundred thousand takes half a
         second.
         """
-        for scopes, found in lookups.found.items():
-            entries = list(found)
+        for scopes, held in lookups.found.items():
+            entries = list(held)
             for listing_id, before in lookups.changed.items():
                 if before is not None:
                     self._remove_from(entries, before)

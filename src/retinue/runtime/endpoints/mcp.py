@@ -19,13 +19,12 @@ from retinue.core.record import AgentRecord, Listing, ListingKey
 from retinue.hub.orchestration.results import METADATA_KEY
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
-from retinue.mcp.relay.session_records import RelayedRecords
 from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
-from retinue.mcp.server.session_records import SessionRecords
+from retinue.mcp.session_records import RelayedRecords, SessionRecords
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.imports.reads import HubReads, ServerReads, ServersInHub
 from retinue.mcp.upstream.imports.server import IMPORTS

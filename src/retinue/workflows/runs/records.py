@@ -50,8 +50,8 @@ RUN_ID_MARK = "~"
 def check_run_id(run_id: str) -> str:
     """Return the id; raises InvalidParametersError for another form."""
     if not RUN_ID.fullmatch(run_id):
-        wanted = "1 to 100 letters, digits, and . _ : - after the first"
-        raise InvalidParametersError([Problem("run", f"field 'run' is no id of a run: {wanted}")])
+        form = "1 to 100 letters, digits, and . _ : - after the first"
+        raise InvalidParametersError([Problem("run", f"field 'run' is no id of a run: {form}")])
     return run_id
 
 
