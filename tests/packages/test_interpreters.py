@@ -109,7 +109,7 @@ def mark(text: str) -> str:
     \"\"\"The text without marks.\"\"\"
     return str(escape(text))
 """
-PROJECT = '[project]\nname = "marks"\nversion = "1.0.0"\ndependencies = ["retinue", "markupsafe==2.1.5"]\n'
+PROJECT = '[project]\nname = "marks"\nversion = "1.0.0"\ndependencies = ["retinue", "markupsafe==3.0.2"]\n'
 """A package with compiled code, so each Python has a wheel of its own."""
 
 
