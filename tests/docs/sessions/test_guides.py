@@ -73,6 +73,8 @@ def play(name: str, shell: Shell) -> int:
 
 _STATUS = re.compile(r"It prints.* exit status (\d)")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{8}…")
+_STAGE = re.compile(r"\d+\.\d+\.\d+: ")
+"""A stage of a rollout, which a command that looks ten times a second may miss on a busy machine."""
 
 
 def tell(name: str, shell: Shell) -> int:
@@ -101,6 +103,9 @@ def tell(name: str, shell: Shell) -> int:
                 pattern = re.compile(re.escape(shown.rstrip()).replace("…", ".*"))
                 real = [shell.to_shown(line.rstrip()) for line in lines]
                 places = [number for number, line in enumerate(real) if pattern.fullmatch(line)]
+                if _STAGE.match(shown):
+                    lines = lines[places[0] + 1 :] if places else lines
+                    continue
                 assert places, f"{shown!r} is not in {lines}"
                 lines = lines[places[0] + 1 :]
                 compared += 1
@@ -189,7 +194,7 @@ def read(path: Path) -> bytes:
 
 
 def test_the_story_of_a_team_prints_what_the_page_shows(shell: Shell) -> None:
-    assert tell("guides/team-story.md", shell) == 49
+    assert tell("guides/team-story.md", shell) == 43
     holding = [path for path in list_files(Path(os.environ["HOME"])) if KEY_OF_THE_STORY in read(path)]
     assert all(path.name.startswith("secrets-") and path.stat().st_mode & 0o77 == 0 for path in holding)
 
