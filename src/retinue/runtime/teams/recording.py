@@ -34,6 +34,9 @@ MARKER = "recording.json"
 MAX_ROW_BYTES = 1024 * 1024
 """A call whose row is larger is left out."""
 
+REPLIES = b'{"completions":'
+"""The beginning of a row that has only replies of models, of a run that has a row of its own."""
+
 _KEPT_TRACES = 1_000
 _MIN_SECRET_CHARS = 4
 _SHOWN_CHARACTERS = 200
@@ -180,7 +183,6 @@ class CallRecorder:
         ).model_dump(mode="json")
 
     def _append(self, line: bytes) -> None:
-        # one write, so that the command never reads a part of a line
         try:
             descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:

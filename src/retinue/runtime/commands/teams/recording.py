@@ -22,7 +22,7 @@ from retinue.client.mesh_client import MeshClient
 from retinue.core.call import LOCAL
 from retinue.core.errors import BusyError, InvalidSettingError, RetinueError, StateError
 from retinue.runtime.teams.programs import read_installed
-from retinue.runtime.teams.recording import MARKER, Recording, list_secrets, marker_of, with_answer
+from retinue.runtime.teams.recording import MARKER, REPLIES, Recording, list_secrets, marker_of, with_answer
 from retinue.runtime.teams.store import TeamStore
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
@@ -81,8 +81,10 @@ async def record_calls(
         echo(f"recording for {options.for_s:g} s; Ctrl-C ends it")
         deadline = time.monotonic() + options.for_s
         answers: dict[str, RecordedAnswer | None] = {}
+        sizes: dict[Path, int] = {}
+        counts: dict[Path, int] = {}
         try:
-            while time.monotonic() < deadline and len(_list_calls(folder)) < options.calls:
+            while time.monotonic() < deadline and _count_calls(folder, sizes, counts) < options.calls:
                 await asyncio.sleep(_POLL_S)
             while await _read_answers(client, folder, answers) and time.monotonic() < deadline:
                 await asyncio.sleep(_POLL_RUNS_S)
@@ -139,11 +141,28 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
+def _count_calls(folder: Path, sizes: dict[Path, int], counts: dict[Path, int]) -> int:
+    """The number of rows of calls and runs; a file is read only where its size is not the one of ``sizes``."""
+    for file in _list_files(folder):
+        if (size_bytes := file.stat().st_size) != sizes.get(file):
+            lines = file.read_bytes().split(b"\n")[:-1]
+            sizes[file], counts[file] = size_bytes, sum(not line.startswith(REPLIES) for line in lines)
+    return sum(counts.values())
+
+
 def _read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows that the processes of the hub have written whole."""
+    """The rows that the processes of the hub have written whole.
+
+    The end of a file without a line break is a row that is being written. A line that is not JSON was cut by
+    a full disk, and counts as one that was left out.
+    """
     rows: list[dict[str, Any]] = []
     for file in _list_files(folder):
-        rows += [orjson.loads(line) for line in file.read_bytes().split(b"\n") if line]
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            try:
+                rows.append(orjson.loads(line))
+            except orjson.JSONDecodeError:
+                rows.append({})
     return rows
 
 
@@ -161,7 +180,7 @@ def _collect(
 ) -> TeamTrace:
     """The trace of at most so many calls; ``hidden`` are the values of secrets."""
     calls: list[RecordedCall] = []
-    omitted = sum("omitted" in row for row in rows)
+    omitted = sum("call" not in row and "completions" not in row for row in rows)
     for row in [row for row in rows if "call" in row][:most]:
         call = RecordedCall.model_validate(row["call"])
         if "run" not in row:
