@@ -142,7 +142,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _count_calls(folder: Path, sizes: dict[Path, int], counts: dict[Path, int]) -> int:
-    """The number of rows of calls and runs; a file is read only where its size is not the one of ``sizes``."""
+    """The number of rows of calls; a file is read only where its size is not the one of ``sizes``."""
     for file in _list_files(folder):
         if (size_bytes := file.stat().st_size) != sizes.get(file):
             lines = file.read_bytes().split(b"\n")[:-1]
