@@ -82,7 +82,7 @@ class StemCounts:
         """Forget all records."""
         self._uses.clear()
 
-    def count(self, stem: Stem, caller: int, *, only_own: bool = False, without: int | None = None) -> int:
+    def count(self, stem: Stem, caller: int, only_own: bool = False, without: int | None = None) -> int:
         """The skills that were asked for with a stem, as they count for this caller.
 
         With ``only_own`` its own records count alone, and those of ``without``, who is no member, never.
@@ -90,15 +90,15 @@ class StemCounts:
         uses = self._uses.get(stem)
         if uses is None:
             return 0
-        own = uses.skills.get(caller, 0)
-        if only_own:
+        own, count = uses.skills.get(caller, 0), len(uses.by_skill)
+        if only_own or own == count:
             return own
         others = uses.bounded
         if own and caller == find_voice(caller):
             others -= min(uses.bound, own)
-        if others and without is not None:
+        if without is not None:
             others -= min(uses.bound, uses.skills.get(without, 0))
-        return min(len(uses.by_skill), own + others) if others else own
+        return min(count, own + others)
 
 
 def _take(counts: Counter[K], key: K) -> int:
