@@ -29,7 +29,7 @@ MAX_MODELS = 20
 _MAX_NAME = 256
 _MAX_NUMBER = 10**12
 _DIGITS = 9
-"""Of a sum of dollars: without the inexact digits of floats."""
+"""Decimal places of a sum of dollars, without the inexact digits of floats."""
 
 
 # ── sources ──

@@ -258,7 +258,7 @@ _REQUEST = re.compile(
     re.IGNORECASE,
 )
 _MIN_HIDDEN = 8
-"""So many hidden characters are text: fewer occur in names and at the start of files."""
+"""This many hidden characters are text; fewer occur in names and at the start of files."""
 
 
 def find_instruction(text: str) -> Instruction | None:

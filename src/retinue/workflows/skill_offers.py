@@ -23,7 +23,7 @@ from retinue.thinking.toolbox import matches
 from retinue.workflows.caller import Choice, SkillOffer
 
 TRUSTED = Trust.IMPORTED
-"""Of agents that are trusted less no skill is found, because open networks let anybody list an agent."""
+"""Skills of agents that are trusted less are not found, because open networks let anybody list an agent."""
 
 POLLING_TAG = "polling"
 
