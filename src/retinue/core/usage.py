@@ -163,7 +163,7 @@ def own_part(usage: Usage) -> Usage:
 
 
 def amount_of(usage: Usage | None) -> Amount:
-    """What a usage counts in a budget."""
+    """The amount that a usage counts in a budget."""
     if usage is None:
         return Amount()
     numbers = _numbers_of(usage, (*SPENT, *RESERVED))

@@ -17,7 +17,7 @@ Pointer = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What is masked in a value: kinds of sensitive data, and the fields at these places."""
+    """The masks of a value: kinds of sensitive data, and the fields at these places."""
 
     kinds: tuple[SensitiveKind, ...] = ()
     pointers: tuple[Pointer, ...] = ()

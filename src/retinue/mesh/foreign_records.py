@@ -47,7 +47,7 @@ class _RefusedError(ValueError):
 
 @dataclass(slots=True)
 class _Notes:
-    """What was changed in a record, as sentences."""
+    """The changes of a record, as sentences."""
 
     sentences: list[str] = field(default_factory=list)
     stripped: set[str] = field(default_factory=set)
