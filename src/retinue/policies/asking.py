@@ -71,7 +71,7 @@ class AskingPolicies:
         concerned = [
             policy
             for policy in map(self.policies.__getitem__, numbers)
-            if policy.concerns(resource.id, containers, caller.id)
+            if policy.concerns(resource, containers, caller)
         ]
         if not concerned:
             return False

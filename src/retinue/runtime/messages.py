@@ -161,7 +161,7 @@ class Messages:
         try:
             agent = await self._shown.find(name, caller, for_call=True)
         except UnknownAgentError:
-            spelling = self._shown.find_spelling(name, caller)
+            spelling = await self._shown.find_spelling(name, caller)
             if spelling is None:
                 raise
             name, agent = spelling, await self._shown.find(spelling, caller, for_call=True)

@@ -169,6 +169,11 @@ def _compare_models(old: TeamContent, new: TeamContent) -> Iterator[Change]:
                 is_wider = is_limit and _is_more(rows_before[key], rows_after[key])
                 text = f"{key} {rows_before[key]} → {rows_after[key]}"
                 yield Change("model", name, "changed", text, is_wider=is_wider)
+    limits = old.team.definition.budget.model_dump(), new.team.definition.budget.model_dump()
+    for key, limit in limits[0].items():
+        if limit != (other := limits[1][key]):
+            text = f"{key} {limit} → {other}"
+            yield Change("model", "budget of the team", "changed", text, is_wider=_is_more(limit, other))
 
 
 def _is_more(before: float | None, after: float | None) -> bool:

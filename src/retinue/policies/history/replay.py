@@ -191,13 +191,13 @@ class Replay:
 
     def _select(self, resource: Resource, caller: Caller, *, is_known: bool) -> list[Policy]:
         if is_known:
-            return self._engine(self.policies.policies).select(resource, CALL, caller.id)
+            return self._engine(self.policies.policies).select(resource, CALL, caller)
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
             if policy.concerns_action(CALL.id)
-            and (policy.concerns(resource.id, containers, caller.id) or _may_contain(policy))
+            and (policy.concerns(resource, containers, caller) or _may_contain(policy))
         ]
 
     def _may_apply(

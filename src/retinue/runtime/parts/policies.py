@@ -125,8 +125,9 @@ class LoadedPolicies:
     is loaded, calls pass no gate, and the engine of policies is not imported.
     """
 
-    def __init__(self, process: Process, table: PolicyTable) -> None:
+    def __init__(self, process: Process, table: PolicyTable, team: str = "") -> None:
         self._process = process
+        self._team = team
         self._table = table
         self.files = PolicyFiles.of(process.state.root, table)
         self._seen: Snapshot = ()
@@ -198,6 +199,7 @@ class LoadedPolicies:
             figures=self._figures,
             find_digest=lambda: self._digest,
             run_in_thread=asyncio.to_thread,
+            team=self._team,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
@@ -432,16 +434,22 @@ def read_revision(process: Process) -> int:
 
 
 class PoliciesPart(Part):
-    """Checks every call of the process against the policies and the guards of the owner."""
+    """Checks every call of the process against the policies and the guards of the owner.
+
+    ``team`` is that of the agent of the process, "" for none.
+    """
 
     name = "policies"
     kinds = frozenset({"hub", "agent", "worker", "stdio", "command"})
     gives = LoadedPolicies
     is_required = True
 
+    def __init__(self, team: str = "") -> None:
+        self._team = team
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
+        loaded = LoadedPolicies(process, process.tables.get(PolicyTable), self._team)
         loaded.load()
         ask = partial(ask_person, loaded.find_approvals())
         _use_guards(process, make_guards(process.tables.get(Settings).guards, ask))
