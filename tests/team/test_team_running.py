@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
 
 from retinue.client.mesh_client import MeshClient
-from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, StateError, TeamRefusedError
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import ModelSpec, Prices
 from retinue.llm.spending import Ledger
@@ -23,6 +24,7 @@ from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.models import list_model_states
+from retinue.runtime.parts import children as children_part
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import team_children
@@ -277,3 +279,30 @@ async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
         states = list_model_states(settings, state, {"OPENAI_API_KEY": "k"})
         shown += [row.spending for row in states if row.name == "writer"]
     assert ["1,500 of 5,000 tokens" in text for text in shown] == [True, False]
+
+
+async def test_a_program_that_prints_a_line_of_any_length_is_read_to_its_end(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho\necho the last line\n")
+    program.chmod(0o700)
+    spec = ChildSpec("talks", (), {"PATH": os.environ["PATH"]}, program=str(program), ready_within_s=60)
+    lines: list[str] = []
+    with pytest.raises(ChildFailedError, match="the last line"):
+        await ChildProcess(spec, AsyncMock(), lambda name, line: lines.append(line)).start()
+    assert "".join(lines) == "x" * 300_000 + "the last line"
+    assert max(map(len, lines)) < 200_000
+
+
+async def test_programs_wait_for_policies_that_cannot_be_in_force_and_others_stop(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[list[str]] = []
+    runs, ends, comes = (ChildSpec(name, (), {}) for name in ("runs", "ends", "comes"))
+    supervisor = Mock(children=[ChildProcess(spec, AsyncMock()) for spec in (runs, ends)])
+    supervisor.replace_soon = lambda specs: replaced.append([spec.name for spec in specs])
+    broken = InvalidSettingError("own.cedar", "broken", remedy="correct it")
+    monkeypatch.setattr(children_part, "catch_up", AsyncMock(side_effect=[broken, None]))
+    with pytest.raises(InvalidSettingError, match="broken"):
+        await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    assert replaced == [["runs"], ["runs", "comes"]]

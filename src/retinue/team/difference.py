@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -219,7 +219,7 @@ def _compare_prompts(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         for tool in sorted(tools_before - tools_after):
             yield Change("prompt", path, "changed", f"its model may no longer call {tool}")
         words = compare_words(before, after)
-        yield Change("prompt", path, "changed", f"{len(words)} places", details=tuple(words[:_MAX_SHOWN]))
+        yield Change("prompt", path, "changed", _count_places(words), details=tuple(words[:_MAX_SHOWN]))
 
 
 def _tools_of(text: str) -> set[str]:
@@ -304,6 +304,10 @@ def _called_skills(steps: Mapping[str, Any]) -> set[str]:
             agent = step.get("agent")
             calls.add(f"{agent}/{skill}" if isinstance(agent, str) else skill)
     return calls
+
+
+def _count_places(words: Sequence[str]) -> str:
+    return f"{len(words)} place{'s' * (len(words) != 1)}"
 
 
 def _compare_schedules(old: TeamContent, new: TeamContent) -> Iterator[Change]:
