@@ -1,4 +1,4 @@
-"""Two teams on one hub with an agent of one name, as real processes."""
+"""Two teams on one hub with an agent and an import of one name, as real processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from urllib.request import urlopen
 import orjson
 
 from tests.processes.commands import retinue, run_command
-from tests.processes.running import program
+from tests.processes.running import program, wait_until
+from tests.processes.upgrades import render_document, serving_versions
 
 TEAM = """
 name = "{team}"
@@ -19,6 +20,9 @@ target = "agents/word/agent.py"
 
 [[agents]]
 target = "agents/asker/agent.py"
+
+[imports.told]
+openapi = "documents/told.json"
 
 [[check.calls]]
 agent = "word"
@@ -32,7 +36,7 @@ agent = Agent("word", version="1.0.0")
 
 
 @agent.skill(idempotent=True)
-def tell() -> str:
+def tell(text: str = "") -> str:
     \"\"\"The team.\"\"\"
     return "{team}"
 """
@@ -43,14 +47,25 @@ agent = Agent("{team}-asker", version="1.0.0")
 
 
 @agent.skill()
-async def ask_{team}(ctx: Context) -> str:
-    \"\"\"The team of the word agent that a plain name means here.\"\"\"
-    return str(await ctx.call("tell", agent="word"))
+async def ask_{team}(ctx: Context, text: str = "") -> list[str]:
+    \"\"\"The teams of the word agent and of the import that plain names mean here.\"\"\"
+    told = await ctx.call("show", agent="told")
+    return [str(await ctx.call("tell", {"text": text}, agent="word")), told["version"]]
+"""
+POLICY = """
+@id("quiet") @reason("news is quiet")
+forbid(principal, action == Retinue::Action::"call", resource in Retinue::Agent::"word")
+when { context.args has text && context.args.text == "no" };
 """
 
 
-def pack(folder: Path, team: str) -> str:
-    for path, text in (("team.toml", TEAM), ("agents/word/agent.py", WORD), ("agents/asker/agent.py", ASKER)):
+def pack(folder: Path, team: str, api: str) -> str:
+    """Pack a team; the one called news has a policy."""
+    files = {"team.toml": TEAM, "agents/word/agent.py": WORD, "agents/asker/agent.py": ASKER}
+    files["documents/told.json"] = render_document(f"{api}/{team}")
+    if team == "news":
+        files["policies/quiet.cedar"] = POLICY
+    for path, text in files.items():
         file = folder / team / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text.replace("{team}", team))
@@ -64,7 +79,12 @@ def fetch(url: str) -> str:
 
 
 def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path) -> None:
-    digests = [pack(tmp_path, team) for team in ("news", "words")]
+    with serving_versions() as api:
+        check_two_teams(tmp_path, api)
+
+
+def check_two_teams(tmp_path: Path, api: str) -> None:
+    digests = [pack(tmp_path, team, api) for team in ("news", "words")]
 
     def call(*arguments: str) -> object:
         return orjson.loads(retinue("call", *arguments, "--json", cwd=tmp_path))
@@ -75,9 +95,21 @@ def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path)
             retinue("up", digest, "--yes", cwd=tmp_path)
         for team in ("news", "words"):
             assert call("tell", "--agent", f"word@{team}") == team
-            assert call(f"ask_{team}") == team
+            assert call("show", "--agent", f"told@{team}") == {"version": team}
+            assert call(f"ask_{team}") == [team, team]
             assert "word" in fetch(f"{url}/agents/word@{team}/.well-known/agent-card.json")
         plain = run_command("call", "tell", "--agent", "word", cwd=tmp_path)
         assert plain.returncode != 0
         assert "word@news, word@words" in plain.stderr
+        # the policy of news binds neither the agent of this name in words nor calls of the agents of words
+        no = '{"text": "no"}'
+        assert call("tell", no, "--agent", "word@words") == "words"
+        assert call("ask_words", no) == ["words", "words"]
+        for arguments in (("tell", no, "--agent", "word@news"), ("ask_news", no)):
+            denied = run_command("call", *arguments, cwd=tmp_path)
+            assert denied.returncode != 0
+            assert "news is quiet" in denied.stderr
+        assert "told@news" in retinue("imports", cwd=tmp_path)
         retinue("down", "words", cwd=tmp_path)
+        shown = ("call", "show", "--agent", "told", "--json")
+        wait_until(lambda: "news" in run_command(*shown, cwd=tmp_path).stdout, "the import of one team")

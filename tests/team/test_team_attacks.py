@@ -221,18 +221,6 @@ async def test_pack_refuses_links_and_a_stale_lock(teams: TeamCommands, write_te
         await teams.pack(folder, registry=None, output=None)
 
 
-async def test_a_team_whose_agent_has_the_name_of_another_teams_import_is_refused(
-    teams: TeamCommands, write_team: WriteTeam, state: State
-) -> None:
-    first = await teams.pack(write_team(), registry=None, output=None)
-    store = TeamStore(state)
-    store.write_row(TeamRow("words", active=first.team.digest, version="1.0.0", names=["words-agent"]))
-    folder = write_team(name="other", agent="words-agent")
-    other = await teams.pack(folder, registry=None, output=None)
-    with pytest.raises(TeamRefusedError, match="the team words has words-agent, too"):
-        await teams.up(other.team.digest, UpOptions(is_agreed=True), refuse, print)
-
-
 @pytest.mark.parametrize("text", ["$HUB_API_KEY", "$$", "a$", "${WORD_KEY}$HUB_API_KEY"])
 @pytest.mark.parametrize("key", ["env", "headers"])
 def test_a_dollar_outside_a_declared_placeholder_is_refused(key: str, text: str) -> None:

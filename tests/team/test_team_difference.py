@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.core.errors import InvalidSettingError
 from retinue.oci.codec.manifest import parse_manifest
+from retinue.team.consent import describe_consent
 from retinue.team.definition import parse_definition
 from retinue.team.difference import Change, TeamContent, compare_teams, compare_words, exit_status
 from retinue.team.files import TeamFile
@@ -92,6 +94,17 @@ def test_what_gives_a_team_more_is_wider(old: str, new: str, area: str, text: st
     assert (text, True) in [(change.text, change.is_wider) for change in find(changes, area)]
     assert exit_status(changes) == 3
     assert exit_status(compare_teams(after, before)) == 1
+
+
+def test_a_raised_budget_of_a_team_is_wider_and_one_without_models_is_refused() -> None:
+    model = '[llm.m]\nmodel = "m-1"\n[budget]\nmax_cost_per_day = {}\n[secrets]'
+    before, after = (content(DEFINITION.replace("[secrets]", model.format(limit))) for limit in (5.0, 6.0))
+    (change,) = find(compare_teams(before, after), "model")
+    assert (change.text, change.is_wider) == ("max_cost_per_day 5.0 → 6.0", True)
+    assert exit_status(compare_teams(after, before)) == 1
+    assert "together: max_cost_per_day 5.0" in "\n".join(describe_consent(before.team, "me").render())
+    with pytest.raises(InvalidSettingError, match="it has none"):
+        content(DEFINITION.replace("[secrets]", "[budget]\nmax_cost_per_day = 5.0\n[secrets]"))
 
 
 def test_a_prompt_is_compared_word_by_word_and_new_tools_of_it_are_wider() -> None:

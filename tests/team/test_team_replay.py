@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.call import LOCAL, Call, Outcome, Part, Principal, TraceContext
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams import recording as record_commands
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.recording import RecordOptions, record_calls
+from retinue.runtime.commands.teams.replaying import play_call, write_models
 from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.parts.teams.rollouts import FollowedRecording
 from retinue.runtime.teams.recording import CallRecorder, Recording, marker_of, open_recorder
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.package import Team
 from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
-from retinue.team.trace import RecordedAnswer, RecordedCall, TeamTrace, answer_of, parse_trace, render_trace
+from retinue.team.trace import (
+    RecordedAnswer,
+    RecordedCall,
+    RecordedCompletion,
+    TeamTrace,
+    answer_of,
+    parse_trace,
+    render_trace,
+)
 from tests.team.conftest import WriteTeam
 
 DIGEST = "sha256:" + "1" * 64
@@ -148,3 +161,52 @@ def test_traces_are_a_layer_of_the_digest_and_damaged_ones_are_refused(write_tea
     (folder / "traces" / "one.json").write_text('{"schema": 1, "team": 1}')
     with pytest.raises(InvalidSettingError, match=r"traces/one.json: team"):
         read_source(folder)
+
+
+def test_a_row_that_is_being_written_is_not_read_and_one_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() + 60)
+    recorder = CallRecorder(recording, tmp_path / "1.jsonl", [])
+    recorder.begin()
+    recorder(make_event({"text": "a"}, 1))
+    whole = recorder.file.read_bytes()
+    recorder.file.write_bytes(whole + whole[:20])
+    assert len(record_commands._read_rows(tmp_path)) == 1
+    recorder.file.write_bytes(whole + whole[:20] + b"\n" + whole)
+    assert ["call" in row for row in record_commands._read_rows(tmp_path)] == [True, False, True]
+
+
+def test_a_hub_follows_a_recording_whose_marker_has_the_inode_of_the_one_before(state: State) -> None:
+    process = Mock(state=state)
+    follower, events = FollowedRecording(process), process.dispatcher.admission.events
+    marker_of(state).parent.mkdir(exist_ok=True)
+    for number in (1, 2):
+        recording = Recording(str(number), "words", ["word"], LOCAL.id, time.time() + 60)
+        marker_of(state).write_bytes(recording.render())  # in its place, as a new file often is
+        os.utime(marker_of(state), ns=(0, number))
+        follower.look()
+        assert len(list(recording.folder(TeamStore(state)).glob("*.jsonl"))) == 1
+    assert events.subscribe.call_count == 2
+
+
+async def test_the_model_that_was_asked_something_else_is_named_among_several(
+    write_team: WriteTeam, teams: TeamCommands, tmp_path: Path
+) -> None:
+    team: Team = (await teams.pack(write_team(), registry=None, output=None)).team
+    replies = tuple(
+        RecordedCompletion(model=name, request={}, reply={}) for name in ("../../outside", "second")
+    )
+    trace = TeamTrace(schema=1, team="words", version="1.0.0", digest=DIGEST, completions=replies)
+    folder = tmp_path / "replay"
+    folder.mkdir()
+    models = write_models(folder, team, trace)
+    assert all(path.resolve().is_relative_to(folder) for path in models.values())
+    models["second"].write_text("asked before\n")
+
+    async def ask(*_: object, **__: object) -> Outcome:
+        models["../../outside"].write_text("instructions differ\n")
+        return Outcome("1", "count", "done", value=1, agent="word")
+
+    client = AsyncMock(spec=MeshClient)
+    client.ask = ask
+    replayed = await play_call(client, recorded(value(1)), models)
+    assert replayed.text == "its model is asked something else: instructions differ"

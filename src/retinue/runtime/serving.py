@@ -12,8 +12,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -329,6 +329,23 @@ def run_loop(main: Callable[[], Awaitable[int]], *, leave: Callable[[int], None]
         runner.close()
         leaving.cancel()
     return code
+
+
+@asynccontextmanager
+async def in_background(*works: Coroutine[Any, Any, Any], name: str | None = None) -> AsyncIterator[None]:
+    """Run these beside the block, and cancel them on leaving it."""
+    async with ending([asyncio.create_task(work, name=name) for work in works]):
+        yield
+
+
+@asynccontextmanager
+async def ending(tasks: Iterable[asyncio.Task[Any]]) -> AsyncIterator[None]:
+    """End background tasks on leaving, one after another; tasks may be added to a list meanwhile."""
+    try:
+        yield
+    finally:
+        for task in tasks:
+            await end_task(task)
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -169,6 +169,11 @@ def _compare_models(old: TeamContent, new: TeamContent) -> Iterator[Change]:
                 is_wider = is_limit and _is_more(rows_before[key], rows_after[key])
                 text = f"{key} {rows_before[key]} → {rows_after[key]}"
                 yield Change("model", name, "changed", text, is_wider=is_wider)
+    limits = old.team.definition.budget.model_dump(), new.team.definition.budget.model_dump()
+    for key, limit in limits[0].items():
+        if limit != (other := limits[1][key]):
+            text = f"{key} {limit} → {other}"
+            yield Change("model", "budget of the team", "changed", text, is_wider=_is_more(limit, other))
 
 
 def _is_more(before: float | None, after: float | None) -> bool:
@@ -214,7 +219,7 @@ def _compare_prompts(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         for tool in sorted(tools_before - tools_after):
             yield Change("prompt", path, "changed", f"its model may no longer call {tool}")
         words = compare_words(before, after)
-        yield Change("prompt", path, "changed", f"{len(words)} places", details=tuple(words[:_MAX_SHOWN]))
+        yield Change("prompt", path, "changed", _count_places(words), details=tuple(words[:_MAX_SHOWN]))
 
 
 def _tools_of(text: str) -> set[str]:
@@ -299,6 +304,10 @@ def _called_skills(steps: Mapping[str, Any]) -> set[str]:
             agent = step.get("agent")
             calls.add(f"{agent}/{skill}" if isinstance(agent, str) else skill)
     return calls
+
+
+def _count_places(words: Sequence[str]) -> str:
+    return f"{len(words)} place{'s' * (len(words) != 1)}"
 
 
 def _compare_schedules(old: TeamContent, new: TeamContent) -> Iterator[Change]:

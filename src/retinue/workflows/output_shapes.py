@@ -1,4 +1,4 @@
-"""What a JSON Schema says of a value: keys that it does not have, and its form for a person to write."""
+"""The shape of a value by its JSON Schema: keys that it does not have, and its form for a person to write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.json_values import find_reference
 from retinue.core.record import Schema
 
 
@@ -101,10 +102,5 @@ _FORMS: Mapping[str, str] = {
 
 def resolve_reference(schema: Schema, root: Schema) -> Schema:
     """The schema that a ``$ref`` within the same document leads to, else the schema itself."""
-    pointer = schema.get("$ref")
-    if not isinstance(pointer, str) or not pointer.startswith("#/"):
-        return schema
-    target: Any = root
-    for part in pointer[2:].split("/"):
-        target = target.get(part) if isinstance(target, Mapping) else None
+    target = find_reference(root, schema.get("$ref"))
     return target if isinstance(target, Mapping) else schema

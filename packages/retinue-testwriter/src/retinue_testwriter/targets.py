@@ -53,7 +53,6 @@ _IMPLIED = {
     "__pow__": ("ZeroDivisionError", "OverflowError"),
 }
 """Exceptions that are normal for an operator."""
-_NO_VALUE = frozenset({"NoReturn", "Never"})
 
 
 def list_targets(

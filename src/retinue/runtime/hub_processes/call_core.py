@@ -60,7 +60,7 @@ from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.runtime.parts.policies import LedPolicies, LoadedPolicies
 from retinue.runtime.parts.protocols import A2aPart
 from retinue.runtime.peers import make_peers
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import ending
 from retinue.storage.listing_store import SqliteListings
 from retinue.web.http_client import HttpClient
 
@@ -267,18 +267,14 @@ class FollowPart(Part):
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
+            touching = leader.touch_sessions(process.get(FollowedSessions))
             tasks = [
                 asyncio.create_task(follower.run(), name="hub directory"),
                 asyncio.create_task(leader.send_notes(), name="hub rows"),
-                asyncio.create_task(
-                    leader.touch_sessions(process.get(FollowedSessions)), name="sessions in use"
-                ),
+                asyncio.create_task(touching, name="sessions in use"),
             ]
-            try:
+            async with ending(tasks):
                 yield
-            finally:
-                for task in tasks:
-                    await end_task(task)
 
         async def on_ready() -> None:
             await follower.is_current.wait()

@@ -27,7 +27,7 @@ from retinue.parts.part import FirstReading, LivePart, Opened, Part, ReadinessPr
 from retinue.parts.process import Process, Tables
 from retinue.rpc.probe import probe
 from retinue.runtime.mesh import Registries
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 from retinue.settings_tables import DirectoryTable, TimeoutTable
 from retinue.web.http_client import HttpClient
 
@@ -71,13 +71,8 @@ class UpkeepPart(Part):
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            works = [upkeep.run(), *(watch.run() for watch in watches)]
-            tasks = [asyncio.create_task(work) for work in works]
-            try:
+            async with in_background(upkeep.run(), *(watch.run() for watch in watches)):
                 yield
-            finally:
-                for task in tasks:
-                    await end_task(task)
 
         async def problems() -> Sequence[ReadinessProblem]:
             return [

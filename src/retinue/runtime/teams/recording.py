@@ -147,7 +147,6 @@ class CallRecorder:
         return masked.value, tuple(dict.fromkeys([*paths, *masked.paths]))
 
     def _append(self, line: bytes) -> None:
-        # one write, so that the command never reads a part of a line
         try:
             descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND)
         except FileNotFoundError:

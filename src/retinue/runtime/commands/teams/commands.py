@@ -41,11 +41,6 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
-from retinue.runtime.commands.teams.schedules import (
-    list_schedule_names,
-    remove_schedules,
-    renew_schedules,
-)
 from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
@@ -70,6 +65,7 @@ from retinue.runtime.teams.programs import (
     read_installed,
     render_settings,
 )
+from retinue.runtime.teams.schedules import list_schedule_names, remove_schedules, renew_schedules
 from retinue.runtime.teams.store import TeamRow, TeamStore, read_clock
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
@@ -299,7 +295,7 @@ class TeamCommands:
         fails, ``starting`` of the store puts the former values back.
         """
         former = self._store.read_secrets(row, team.digest)
-        await self._renew_schedules(team, only_missing=True)
+        await self._add_schedules(team)
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.claims):
@@ -373,12 +369,13 @@ class TeamCommands:
         """Remove the schedules of a team that is down."""
         if list_schedule_names(self._store, name):
             async with open_client(self._settings, self._state) as client:
-                await remove_schedules(client, self._store, name)
+                await remove_schedules(client.get, self._store, name)
 
-    async def _renew_schedules(self, team: Team, *, only_missing: bool = False) -> None:
+    async def _add_schedules(self, team: Team) -> None:
+        """Add the schedules of the digest that serves which are missing or do not fire."""
         if list_schedule_names(self._store, team.name):
             async with open_client(self._settings, self._state) as client:
-                await renew_schedules(client, self._store, team, only_missing=only_missing)
+                await renew_schedules(client.get, self._store, team, only_missing=True)
 
     def list_rows(self) -> list[TeamRow]:
         """All teams that were ever started here, by name; those of killed commands are put back first."""
@@ -514,7 +511,6 @@ class TeamCommands:
 
     async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
         await follow_rollout(self._store, self._state, team.name, team.digest, echo)
-        await self._renew_schedules(team)
         check = team.definition.check
         checks = len(check.calls) + (check.workflow is not None)
         programs = len(team.definition.agents) + len(team.definition.imports)
@@ -539,7 +535,7 @@ class TeamCommands:
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
             self._store.settle(started, team.claims)
-            await renew_schedules(client, self._store, team)
+            await renew_schedules(client.get, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
 
 

@@ -67,8 +67,10 @@ async def record_calls(
         await _wait_for_hub(state, folder)
         echo(f"recording for {options.for_s:g} s; Ctrl-C ends it")
         deadline = time.monotonic() + options.for_s
+        sizes: dict[Path, int] = {}
+        counts: dict[Path, int] = {}
         try:
-            while time.monotonic() < deadline and len(_read_rows(folder)) < options.calls:
+            while time.monotonic() < deadline and _count_rows(folder, sizes, counts) < options.calls:
                 await asyncio.sleep(_POLL_S)
         except asyncio.CancelledError:
             echo("ended")
@@ -111,11 +113,27 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
+def _count_rows(folder: Path, sizes: dict[Path, int], counts: dict[Path, int]) -> int:
+    """The number of rows; a file is read only where its size is not the one of ``sizes``."""
+    for file in _list_files(folder):
+        if (size_bytes := file.stat().st_size) != sizes.get(file):
+            sizes[file], counts[file] = size_bytes, file.read_bytes().count(b"\n")
+    return sum(counts.values())
+
+
 def _read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows that the processes of the hub have written whole."""
+    """The rows that the processes of the hub have written whole.
+
+    The end of a file without a line break is a row that is being written. A line that is not JSON was cut by
+    a full disk, and counts as one that was left out.
+    """
     rows: list[dict[str, Any]] = []
     for file in _list_files(folder):
-        rows += [orjson.loads(line) for line in file.read_bytes().split(b"\n") if line]
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            try:
+                rows.append(orjson.loads(line))
+            except orjson.JSONDecodeError:
+                rows.append({})
     return rows
 
 

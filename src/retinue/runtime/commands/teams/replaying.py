@@ -114,7 +114,7 @@ async def replay_team(
     with temporary_state() as own:
         _share_environments(state, own)
         team = _install(own, pulled.team, files)
-        models = _write_models(own.root.parent, pulled.team, trace)
+        models = write_models(own.root.parent, pulled.team, trace)
         async with (
             private_hub(own, own.root.parent, os.environ) as url,
             open_client(settings, own, hub_url=url) as client,
@@ -122,7 +122,7 @@ async def replay_team(
             await wait_until_ready(TeamStore(own), team, client)
             await _wait_for_models(client, models)
             echo(f"playing {len(trace.calls)} calls against {team.version}")
-            calls = [await _play(client, call, models) for call in trace.calls]
+            calls = [await play_call(client, call, models) for call in trace.calls]
     return Replay(pulled.team, trace, calls)
 
 
@@ -195,15 +195,16 @@ def _install(own: State, team: Team, files: Sequence[TeamFile]) -> Team:
     return offline
 
 
-def _write_models(folder: Path, team: Team, trace: TeamTrace) -> Mapping[str, Path]:
+def write_models(folder: Path, team: Team, trace: TeamTrace) -> Mapping[str, Path]:
     """Write the settings of the hub of a replay, with an agent for each model of the team and of the trace.
 
     Returns the file of each model that names the requests without a reply.
     """
     names = sorted({*team.definition.llm, *(reply.model for reply in trace.completions)})
     settings, logs = ["[hub]", "models = []", ""], {}
-    for name in names:
-        place = folder / "models" / name
+    for number, name in enumerate(names):
+        # a trace is data of somebody else: its names make no paths
+        place = folder / "models" / str(number)
         place.mkdir(parents=True)
         replies = [
             reply.model_dump(mode="json", exclude={"model"})
@@ -237,11 +238,12 @@ async def _wait_for_models(client: MeshClient, models: Mapping[str, Path]) -> No
         await asyncio.sleep(_POLL_S)
 
 
-async def _play(client: MeshClient, call: RecordedCall, models: Mapping[str, Path]) -> ReplayedCall:
+async def play_call(client: MeshClient, call: RecordedCall, models: Mapping[str, Path]) -> ReplayedCall:
     """Make one call, and compare its answer with the recorded one."""
     before = _read_unanswered(models)
     outcome = await client.ask(call.skill, dict(call.arguments), agent=call.agent, timeout_s=CALL_WITHIN_S)
-    unanswered = _read_unanswered(models)[len(before) :]
+    after = _read_unanswered(models)
+    unanswered = [line for name, lines in after.items() for line in lines[len(before[name]) :]]
     return judge(call, answer_of(_mask(outcome)), message=_message_of(outcome), unanswered=unanswered)
 
 
@@ -254,10 +256,8 @@ def _message_of(outcome: Outcome) -> str:
     return "" if outcome.error is None else outcome.error.message
 
 
-def _read_unanswered(models: Mapping[str, Path]) -> list[str]:
-    return [
-        line
-        for name, path in models.items()
-        if path.exists()
-        for line in path.read_text("utf-8").splitlines()
-    ]
+def _read_unanswered(models: Mapping[str, Path]) -> dict[str, list[str]]:
+    """What each model was asked that the trace has no reply to."""
+    return {
+        name: path.read_text("utf-8").splitlines() if path.exists() else [] for name, path in models.items()
+    }

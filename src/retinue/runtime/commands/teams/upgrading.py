@@ -88,7 +88,7 @@ def ask_for_rollout(
 async def follow_rollout(
     store: TeamStore, state: State, name: str, digest: str, echo: Callable[[str], None]
 ) -> TeamRow:
-    """Print each stage until the digest serves all new chains.
+    """Print each stage until the digest serves all new chains, and its schedules are those of the team.
 
     Raises RolloutFailedError with the reason where it failed, StateError where the hub is away for long.
     """
@@ -97,7 +97,7 @@ async def follow_rollout(
     while True:
         row = store.read_rows().get(name, TeamRow(name))
         rollout = read_rollout(row)
-        if row.active == digest and (rollout is None or rollout.stage == "drain"):
+        if row.active == digest and (rollout is None or (rollout.stage == "drain" and rollout.is_scheduled)):
             return row
         if rollout is None or rollout.new != digest or rollout.stage == "back":
             if row.failed.get("digest") == digest:
