@@ -12,7 +12,7 @@ from retinue.policies.decision import Decision
 
 METRIC = "retinue_policy_decisions_total"
 WATCHED = "watch_"
-"""Before a decision that was only recorded."""
+"""The prefix of a decision that was only recorded."""
 
 
 @dataclass(slots=True, eq=False)
