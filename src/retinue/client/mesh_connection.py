@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SLACK_S = 10.0
-"""So much longer than a fan-out or an orchestration its caller waits for the hub, whose error says more."""
+"""A caller waits this much longer than a fan-out or an orchestration, because the hub's error says more."""
 
 _ASK_S = 5.0
 _ORCHESTRATE_S = 300.0

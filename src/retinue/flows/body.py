@@ -62,7 +62,7 @@ class HostedWorkflows:
             )
 
     def list_hints(self) -> Sequence[Hint]:
-        """What does not belong between the steps of the workflows."""
+        """Hints about code that does not belong between the steps of the workflows."""
         if not self._workflows:
             return []
         from retinue.flows.determinism import find_hints

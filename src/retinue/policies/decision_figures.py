@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # with the engine, which a hub without policies does not need
 
 METRIC = "retinue_policy_decisions_total"
 WATCHED = "watch_"
-"""Before a decision that was only recorded."""
+"""The prefix of a decision that was only recorded."""
 
 
 @dataclass(slots=True, eq=False)

@@ -257,7 +257,7 @@ async def _open_directory(
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What runs workflows in this process."""
+    """The library, the runs and the cache of steps of this process."""
 
     library: Library
     runs: Runs

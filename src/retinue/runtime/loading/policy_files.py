@@ -71,7 +71,7 @@ class PolicyFiles:
         return sorted([*paths, *(path for path in groups if _is_there(path))])
 
     def look(self) -> Snapshot:
-        """What changes when a file changes. A file that vanishes meanwhile is not in it."""
+        """A value that differs after a change of a file. A file that vanishes meanwhile is not in it."""
         rows: list[tuple[str, int, int, int]] = []
         try:
             paths = [*self.list_files(), *self._list_teams()]
@@ -327,7 +327,9 @@ def explain_install(system: str | None = None, machine: str | None = None, libc:
 
 
 def _find_files(root: Path, glob: str) -> list[Path]:
-    """What a glob finds below a folder. Raises InvalidSettingError for a folder that cannot be listed.
+    """The files below a folder that a glob matches.
+
+    Raises InvalidSettingError for a folder that cannot be listed.
 
     `Path.glob` finds nothing in such a folder, and does not tell.
     """

@@ -43,7 +43,7 @@ _log = structlog.get_logger("retinue.many_hubs")
 
 
 class _Known(NamedTuple):
-    """What a hub remembers of the tokens of its database, by id.
+    """The tokens of its database as a hub remembers them, by id.
 
     ``shared`` were in the file and in the database at the last look; one that is missing in the file since
     was revoked here. ``revoked`` are never accepted again.

@@ -232,7 +232,7 @@ class LoadedPolicies:
         return self._figures
 
     def find_approvals(self) -> OpenApprovals | None:
-        """What opens the store of approvals; None in a process that keeps none."""
+        """The function that opens the store of approvals; None in a process that keeps none."""
         if (led := self._process.find(LedPolicies)) is not None:
             return led.open_approvals
         runs = self._find_runs()
@@ -245,7 +245,7 @@ class LoadedPolicies:
         return None if runs is None else runs.open_call_counts
 
     def _make_recorder(self) -> InputRecorder | None:
-        """What keeps the arguments that policies read; a process without an audit keeps none."""
+        """The recorder of arguments that policies read; None in a process without an audit."""
         if self._table.record != "inputs":
             return None
         from retinue.policies.recording import InputRecorder
