@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from unittest.mock import AsyncMock
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
 
 from retinue.client.mesh_client import MeshClient
-from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, StateError, TeamRefusedError
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import ModelSpec, Prices
 from retinue.llm.spending import Ledger
 from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
+from retinue.runtime.commands.teams import upgrading
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.models import list_model_states
+from retinue.runtime.parts import children as children_part
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import team_children
@@ -256,6 +260,39 @@ def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_ru
         assert list(store.read_children()) == children
 
 
+class Mesh:
+    """Tells which nodes execute runs."""
+
+    def __init__(self, *looks: list[str]) -> None:
+        self.looks = [*looks]
+
+    async def get(self, skill: str) -> Any:
+        others = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        rows = [{"name": "hub-1", "is_own": True}, *({"name": name, "is_own": False} for name in others)]
+        return {"nodes": rows}
+
+
+async def test_a_rollout_in_steps_waits_for_the_end_of_other_nodes_and_is_refused_beside_them(
+    teams: TeamCommands, write_team: WriteTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    monkeypatch.setattr(upgrading, "_POLL_NODES_S", 0.001)
+    lines: list[str] = []
+
+    async def check(mesh: Any, *steps: int) -> None:
+        await upgrading.refuse_other_nodes(mesh, team, steps, lines.append)
+
+    await check(Mesh([]), 5, 100)
+    await check(Mesh(["worker-1"]), 100)
+    assert lines == []
+    await check(Mesh(["worker-1"], ["worker-1"], []), 5, 100)
+    assert lines == ["waiting for the end of the nodes that execute runs, too: worker-1"]
+    monkeypatch.setattr(upgrading, "NODES_GONE_WITHIN_S", 0.01)
+    with pytest.raises(TeamRefusedError, match="the nodes worker-1 execute runs") as refused:
+        await check(Mesh(["worker-1"]), 5, 100)
+    assert (refused.value.reason, "--steps 100" in refused.value.remedy) == ("nodes", True)
+
+
 async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
     teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,3 +314,30 @@ async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
         states = list_model_states(settings, state, {"OPENAI_API_KEY": "k"})
         shown += [row.spending for row in states if row.name == "writer"]
     assert ["1,500 of 5,000 tokens" in text for text in shown] == [True, False]
+
+
+async def test_a_program_that_prints_a_line_of_any_length_is_read_to_its_end(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho\necho the last line\n")
+    program.chmod(0o700)
+    spec = ChildSpec("talks", (), {"PATH": os.environ["PATH"]}, program=str(program), ready_within_s=60)
+    lines: list[str] = []
+    with pytest.raises(ChildFailedError, match="the last line"):
+        await ChildProcess(spec, AsyncMock(), lambda name, line: lines.append(line)).start()
+    assert "".join(lines) == "x" * 300_000 + "the last line"
+    assert max(map(len, lines)) < 200_000
+
+
+async def test_programs_wait_for_policies_that_cannot_be_in_force_and_others_stop(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[list[str]] = []
+    runs, ends, comes = (ChildSpec(name, (), {}) for name in ("runs", "ends", "comes"))
+    supervisor = Mock(children=[ChildProcess(spec, AsyncMock()) for spec in (runs, ends)])
+    supervisor.replace_soon = lambda specs: replaced.append([spec.name for spec in specs])
+    broken = InvalidSettingError("own.cedar", "broken", remedy="correct it")
+    monkeypatch.setattr(children_part, "catch_up", AsyncMock(side_effect=[broken, None]))
+    with pytest.raises(InvalidSettingError, match="broken"):
+        await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    assert replaced == [["runs"], ["runs", "comes"]]

@@ -104,7 +104,7 @@ class RunStarter:
     ) -> None:
         self._orchestrator = orchestrator
         self.progress = progress or RunProgress()
-        """What the steps of runs report."""
+        """The reports of the steps of runs."""
         self.chains: ChainChoice | None = None
         """None while no team changes its digest."""
         self.library = library

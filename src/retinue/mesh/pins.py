@@ -28,7 +28,7 @@ _PROMISES = {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": Fa
 """By hint, the value with which clients ask less or calls are repeated; one that is not given is false."""
 _DIFF_LINES = 12
 _MAX_COMPARED_LINES = 2_000
-"""Of both forms of a tool; the time of a comparison grows with the square of their lines."""
+"""Lines of both forms of a tool that are compared; the time grows with the square of them."""
 
 
 @dataclass(slots=True)

@@ -166,7 +166,7 @@ class ImportedApi(LiveMember):
 
 
 def _pin_of(operation: Operation) -> dict[str, Any]:
-    """What is compared of an operation: its texts, its schemas and the request that it becomes."""
+    """The compared parts of an operation: its texts, its schemas and the request that it becomes."""
     skill = operation.skill
     pin = {
         "name": skill.id,

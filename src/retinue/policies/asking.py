@@ -15,7 +15,7 @@ from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
 
 NOTE = "[asks a person first]"
-"""Before the description of such a skill."""
+"""The prefix of the description of such a skill."""
 
 _KNOWN = frozenset({"origin"})
 """The facts of a call that a list knows, if the caller calls itself."""

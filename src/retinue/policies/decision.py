@@ -103,6 +103,9 @@ class Decision:
 
 ALLOWED = Decision("allow")
 
+_PANIC = "PanicException"
+"""The class of a fault in the engine, which is no Exception, and which no module exports."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
@@ -446,7 +449,12 @@ class Engine:
             entities = self._render(facts)
         except TypeError as error:  # half of a surrogate pair in a name has no form in UTF-8
             return Decision("deny", problem=f"a name in the call is no Unicode text: {error}")
-        return cut.decide(facts, entities)
+        try:
+            return cut.decide(facts, entities)
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:
+                raise
+            return Decision("deny", problem=f"the engine of policies failed: {str(error)[:200]}")
 
     def reads_of(self, resource: Resource, action: EntityId, caller: Caller) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill and caller read."""

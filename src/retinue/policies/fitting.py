@@ -66,7 +66,7 @@ class MeshFit:
                         self._compare(policy, resource.id, skill)
 
     def list_findings(self) -> list[Finding]:
-        """What does not fit, in the order of the policies."""
+        """The findings, in the order of the policies."""
         findings = list(self._findings)
         covering = [rule for rule in self.policies.policies if not rule.body.has_conditions]
         earlier_ids: set[str] = set()

@@ -273,7 +273,7 @@ class Gate:
         return PermittedCall(note, approve, partial(_mask, masking, item) if masking else None, limits)
 
     def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> PolicyLimits:
-        """What counts the call for these policies."""
+        """The limits of the call by these policies."""
         facts: dict[CountedBy, str] = {
             "principal": call.principal.id,
             "origin": find_origin(call),
@@ -342,7 +342,7 @@ class Gate:
         return caller, self._name(replace(principal, id=principal.through, through=""))
 
     def filter_lists(self, principal: Principal) -> ListFilter | None:
-        """What the policies leave out of the lists of a principal; None where they leave out nothing."""
+        """The filter of the policies for the lists of a principal; None if they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
         if self._lists is None or self._lists.engine is not self.engine:
@@ -566,7 +566,7 @@ def _is_owners(call: Call, listing: Listing) -> bool:
 
 
 def find_sources(call: Call) -> Sources:
-    """What the chain of a call has read; nothing at its begin, and unknown where it does not tell."""
+    """The sources that the chain of a call has read; none at its begin, unknown if it does not tell."""
     trace = call.trace
     known = read_trace(trace)
     if known is not None:

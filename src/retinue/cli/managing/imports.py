@@ -283,12 +283,12 @@ def say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], Non
 
 
 def place_of(table: ImportTable) -> str:
-    """What an import connects to: a url, or a command with its arguments. It may hold secrets."""
+    """The target of an import: a url, or a command with its arguments. It may hold secrets."""
     return table.url or table.openapi or table.a2a or " ".join([table.command or "", *table.args])
 
 
 def describe(table: ImportTable) -> str:
-    """What an import connects to, with ``***`` in place of passwords and keys."""
+    """The target of an import, with ``***`` in place of passwords and keys."""
     if table.command is not None:
         return " ".join([table.command, *hide_argument_secrets(table.args)])
     return hide_url_secrets(place_of(table))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from typing import Any, Literal, NamedTuple, get_args
 
-from retinue.core.call import Principal
+from retinue.approvals.records import SCOPE
+from retinue.core.call import LOCAL, Principal
 from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal, render_time
@@ -251,6 +252,12 @@ class Replay:
 def is_decided(call: PastCall, relays: frozenset[str]) -> bool:
     """Whether policies decide about such a call: not about relays of the hub, nor the owner's answers."""
     return not (call.key.agent == HUB_NAME and call.key.skill in relays | OWNERS_SKILLS)
+
+
+def is_of_owner(call: PastCall) -> bool:
+    """Whether the owner has called a skill that no policy forbids to an owner."""
+    is_owner = call.caller == LOCAL.id or SCOPE in (call.scopes or ())
+    return is_owner and call.key.agent == HUB_NAME and call.key.skill in OWNERS_SKILLS
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from errno import EFBIG, EINVAL
 from functools import partial
 from importlib.metadata import version
+from operator import ne
 from pathlib import Path
 from stat import S_ISREG
 from typing import TypeVar
@@ -52,6 +53,8 @@ from retinue.web.transport import TransportError
 
 CheckImport = Callable[[str, str, str], None]
 """Raises PolicyDeniedError for an import that policies forbid: its name, kind and place."""
+
+_Seen = tuple[object, ...]
 
 LOOK_S = 0.5
 """Seconds between two looks whether the imports of the state have changed."""
@@ -254,8 +257,9 @@ class Imports:
         self._servers.subscribe(on_change)
         self._apis.subscribe(on_change)
         self._agents.subscribe(on_change)
+        seen = self._look()
         await self._configure(http)
-        watching = asyncio.create_task(self._watch(directory, http), name="imports")
+        watching = asyncio.create_task(self._watch(directory, http, seen), name="imports")
         try:
             yield
         finally:
@@ -300,32 +304,37 @@ class Imports:
             return error
         return None
 
-    async def _watch(self, directory: Directory, http: HttpClient) -> None:
+    def _look(self) -> _Seen:
+        """What changes with the imports: revision of the policies, and stamps of the files of the state."""
         teams = self._state.root / "teams" / "teams.json"
         files = self._state.imports, self._state.pins, logins_folder(self._state), teams
-        configured, accepted, logged_in, started = map(_stamp_of, files)
-        revision = self._read_revision()
+        return self._read_revision(), *map(_stamp_of, files)
+
+    async def _watch(self, directory: Directory, http: HttpClient, seen: _Seen) -> None:
+        """Follow the changes since ``seen``; one that could not be followed is tried again."""
+        problem = ""
         while True:
             await asyncio.sleep(LOOK_S)
-            other_policies, revision = self._read_revision() != revision, self._read_revision()
-            before, (configured, accepted, logged_in, started) = (
-                (configured, accepted, logged_in, started),
-                map(_stamp_of, files),
-            )
+            now = self._look()
+            other_policies, configured, accepted, logged_in, started = map(ne, seen, now)
             try:
-                if started != before[3] and self._catch_up is not None:
+                if started and self._catch_up is not None:
                     await self._catch_up()
-                if configured != before[0] or started != before[3] or other_policies:
+                if configured or started or other_policies:
                     await self._configure(http)
                     await directory.ensure_fresh()
-                if accepted != before[1]:
+                if accepted:
                     self._servers.accept(read_pins(self._state))
                     self._agents.review()
                     self._apis.review()
-                if logged_in != before[2]:
+                if logged_in:
                     self._servers.retry()
             except RetinueError as error:
-                _log.warning("imports not read", error=error.message)
+                if error.message != problem:
+                    problem = error.message
+                    _log.warning("imports not read; tried again", error=problem)
+            else:
+                seen, problem = now, ""
 
 
 _Spec = TypeVar("_Spec", ImportSpec, AgentSpec)

@@ -232,7 +232,7 @@ class LoadedPolicies:
         return self._figures
 
     def find_approvals(self) -> OpenApprovals | None:
-        """What opens the store of approvals; None in a process that keeps none."""
+        """The function that opens the store of approvals; None in a process that keeps none."""
         if (led := self._process.find(LedPolicies)) is not None:
             return led.open_approvals
         runs = self._find_runs()
@@ -245,7 +245,7 @@ class LoadedPolicies:
         return None if runs is None else runs.open_call_counts
 
     def _make_recorder(self) -> InputRecorder | None:
-        """What keeps the arguments that policies read; a process without an audit keeps none."""
+        """The recorder of arguments that policies read; None in a process without an audit."""
         if self._table.record != "inputs":
             return None
         from retinue.policies.recording import InputRecorder
@@ -290,6 +290,8 @@ class LoadedPolicies:
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         self._process.dispatcher.access.note_lists(None if self._gate is None else self._gate.note_lists)
         self._process.dispatcher.access.check_starts(None if self._gate is None else self._gate.check_start)
+        publish = None if self._gate is None else self._gate.check_publish
+        self._process.dispatcher.access.check_publishes(publish)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)
 
@@ -298,9 +300,15 @@ class LoadedPolicies:
         self._take(self._begin(None)())
 
     async def catch_up(self) -> None:
-        """Load what has changed, so that it is in force before what it binds starts."""
-        if await asyncio.to_thread(self.files.look) != self._seen:
+        """Put the files of now in force, before what they bind starts.
+
+        Raises a RetinueError for files that cannot be in force, so that the former ones stay.
+        """
+        # the watch may begin a reading at the same time, and then the earlier one does not count
+        while await asyncio.to_thread(self.files.look) != self._seen:
             await self.reload_in_thread()
+        if self.problem is not None:
+            raise self.problem
 
     async def reload_in_thread(self, table: PolicyTable | None = None) -> None:
         """The same, with other settings if given, while other calls run: a large set takes a second."""
@@ -421,7 +429,7 @@ def check_import(process: Process, name: str, kind: str, place: str) -> None:
 
 
 async def catch_up(process: Process) -> None:
-    """Put the policies of a process in force as its files have them now."""
+    """Put the policies of a process in force as its files have them now; as `LoadedPolicies.catch_up`."""
     loaded = process.find(LoadedPolicies)
     if loaded is not None:
         await loaded.catch_up()

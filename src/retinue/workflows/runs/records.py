@@ -124,7 +124,7 @@ class StepOutcome:
 
     @property
     def spent(self) -> Mapping[str, Any] | None:
-        """What the call has spent on models; None for nothing, or where that is unknown."""
+        """The amount that the call has spent on models; None for nothing, or an unknown amount."""
         if self.usage is not None:
             return self.usage
         value: Any = self.value
@@ -258,7 +258,7 @@ class Origin:
 
     @property
     def principal(self) -> Principal:
-        """Who calls in the run: the caller that started it, with the scopes and the reach of the run."""
+        """The caller in the run: the principal that started it, with the scopes and the reach of the run."""
         reach = self.reach
         limits = reach.agents, reach.through, reach.send
         return Principal(self.caller, "run", self.scopes, *limits, team=reach.team)

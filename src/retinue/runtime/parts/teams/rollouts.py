@@ -167,7 +167,9 @@ class FollowedRecording:
     def look(self) -> None:
         """Follow the marker where it has changed."""
         try:
-            seen: object = self._marker.stat().st_ino
+            status = self._marker.stat()
+            # the inode alone would not do, because a new file often gets that of the removed one
+            seen: object = (status.st_mtime_ns, status.st_ino)
         except OSError:
             seen = None
         if seen == self._seen:
