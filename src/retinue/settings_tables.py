@@ -36,7 +36,7 @@ Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer
 
 
 OwnersHints = Mapping[str, Mapping[HintName, bool]]
-"""What calls of skills do, by globs of their ids: what the owner says in place of their authors."""
+"""Hints about skills by globs of their ids, which the owner gives in place of their authors."""
 
 
 class HubTable(_Table):

@@ -26,7 +26,7 @@ PARTS_KEY = "retinue/parts"
 
 _KINDS: Mapping[str, PartKind] = {kind: kind for kind in ("image", "audio", "file", "resource", "data")}
 _ENDINGS = {"audio/wav": ".wav", "audio/mp3": ".mp3", "audio/ogg": ".ogg", "image/webp": ".webp"}
-"""Those that the standard library does not know in each version of Python."""
+"""Endings that the standard library does not know in each version of Python."""
 
 _UNKNOWN_TYPE = "application/octet-stream"
 _TEXTS = ("application/json", "application/xml", "application/yaml", "application/javascript")

@@ -6,12 +6,12 @@ import dataclasses
 import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from math import inf
 from typing import Any
 
 import orjson
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.json_values import find_nonfinite
@@ -45,7 +45,7 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
         raise InvalidParametersError([problem])
     try:
         made: dict[str, Any] = _sort_sets(copied, to_jsonable_python(copied, by_alias=True))
-    except (PydanticSerializationError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of pydantic, of UTF-8, or about a container in itself
         name = next((name for name, value in copied.items() if not _is_json(value)), "")
         problem = Problem(name, f"argument {name} of {skill} is no JSON value: {error}")
         raise InvalidParametersError([problem]) from error
@@ -55,7 +55,7 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
 def _is_json(value: Any) -> bool:
     try:
         to_jsonable_python(value, by_alias=True)
-    except (PydanticSerializationError, UnicodeDecodeError):
+    except ValueError:
         return False
     return True
 
@@ -83,8 +83,8 @@ def check_text(method: str, name: str, value: Any) -> None:
 
 def check_seconds(method: str, name: str, value: Any) -> None:
     """Raise InvalidSettingError for a time limit of a method of `Run` that is no number above 0."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if not is_number or value <= 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < inf:
         problem = f"{name} is {value!r:.80}, and not a number of seconds above 0"
         raise InvalidSettingError(f"run.{method}", problem, remedy=f"write {name}=30")
 

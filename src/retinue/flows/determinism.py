@@ -107,7 +107,7 @@ _OF_SETS = Rule("has another order in each process", "use sorted(…)", _names("
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What does not belong between steps, at a line of a file; ``column`` counts from 1."""
+    """Code that does not belong between steps, at a line of a file; ``column`` counts from 1."""
 
     file: str
     line: int
@@ -122,7 +122,7 @@ class Hint:
 
 
 def find_hints(workflow: CodeWorkflow) -> list[Hint]:
-    """What does not belong between the steps of a workflow; nothing for code without a source."""
+    """The code that does not belong between the steps of a workflow; nothing without a source."""
     function = inspect.unwrap(workflow.function)
     try:
         lines, first = inspect.getsourcelines(function)

@@ -37,7 +37,7 @@ class KnownSkills:
         if any(nested.as_mesh for nested in bundled.nested.values()):
             # the mark counts for all workflows that the marked one runs; which these are shows in the run
             find_nested = self._find_skill_for(principal, scopes | MESH_SCOPES)
-        reach = Reach(principal.agents, principal.through, principal.send)
+        reach = Reach(principal.agents, principal.through, principal.send, principal.team)
         caller, origin = self._caller, Origin(scopes, principal.id, reach=reach)
 
         async def matches_any(pattern: str) -> bool:

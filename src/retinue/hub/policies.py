@@ -226,11 +226,13 @@ class PolicyBook:
     def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
         """The calls that policies decided about, oldest first; in any thread."""
         from retinue.policies.history.past_calls import read_past_call
-        from retinue.policies.history.replay import is_decided
+        from retinue.policies.history.replay import is_decided, is_of_owner
 
         for row, inputs in self._past.read_calls(since):
             call = read_past_call(row, inputs)
-            if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
+            if call is None or is_of_owner(call):
+                continue
+            if with_relays or is_decided(call, frozenset(RELAYS)):
                 yield call
 
     async def _find_skills(self, keys: Collection[SkillKey]) -> dict[SkillKey, KnownSkill]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -81,12 +81,14 @@ class ChainChoice:
     """What a run takes of its chain of calls while teams change their digest.
 
     ``begin`` gives the trace of a chain that begins with a run, ``enter`` that of a run with the digests that
-    it keeps, and ``library_of`` the workflows of them.
+    it keeps, and ``library_of`` the workflows of them. ``list_choices`` gives the trace with each digest that
+    the chain may have, first with those that lists show.
     """
 
     begin: Callable[[TraceContext], TraceContext]
     enter: Callable[[TraceContext], TraceContext]
     library_of: Callable[[TraceContext], Library]
+    list_choices: Callable[[TraceContext], Sequence[TraceContext]]
 
 
 class RunStarter:
@@ -102,7 +104,7 @@ class RunStarter:
     ) -> None:
         self._orchestrator = orchestrator
         self.progress = progress or RunProgress()
-        """What the steps of runs report."""
+        """The reports of the steps of runs."""
         self.chains: ChainChoice | None = None
         """None while no team changes its digest."""
         self.library = library
@@ -179,7 +181,7 @@ class RunStarter:
         self.access.check_nested_starts(principal, bundled.nested)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
-        reach = Reach(principal.agents, principal.through, principal.send)
+        reach = Reach(principal.agents, principal.through, principal.send, principal.team)
         origin = Origin(scopes, principal.id, trace, loaded.digest, allowance=trace.allowance, reach=reach)
         if loaded.definition.runs_as == "mesh" and is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):

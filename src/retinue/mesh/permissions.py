@@ -138,6 +138,9 @@ SkillNotes = Callable[[Candidate, Skill], str]
 CheckStart = Callable[[Principal, str, bool], None]
 """Raises an error for a principal that may not start a workflow: its name, and whether it is inline."""
 
+CheckPublish = Callable[[Principal, str], None]
+"""Raises an error for a principal that may not publish in a repository."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
@@ -168,6 +171,7 @@ class Access:
         self._filter_of: Callable[[Principal], ListFilter | None] | None = None
         self._notes_of: Callable[[Principal], SkillNotes | None] | None = None
         self._check_start: CheckStart | None = None
+        self._check_publish: CheckPublish | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
@@ -192,6 +196,15 @@ class Access:
         """
         if self._check_start is not None:
             self._check_start(principal, workflow, is_inline)
+
+    def check_publishes(self, check: CheckPublish | None) -> None:
+        """Ask before a skill stores in a repository; None = all may."""
+        self._check_publish = check
+
+    def check_publish(self, principal: Principal, repository: str) -> None:
+        """Raise PolicyDeniedError where policies forbid that a principal publishes in a repository."""
+        if self._check_publish is not None:
+            self._check_publish(principal, repository)
 
     @property
     def has_policies(self) -> bool:

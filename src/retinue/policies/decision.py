@@ -103,6 +103,9 @@ class Decision:
 
 ALLOWED = Decision("allow")
 
+_PANIC = "PanicException"
+"""The class of a fault in the engine, which is no Exception, and which no module exports."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
@@ -345,7 +348,7 @@ def _quote(agent: str) -> str:
 RunInThread = Callable[[Callable[[], object]], Awaitable[object]]
 """Calls a function in a thread."""
 
-_CutKey = tuple[Resource, EntityId, EntityId | None]
+_CutKey = tuple[Resource, EntityId, Caller | None]
 """What is called, how, and the caller if it has policies of its own."""
 
 
@@ -406,7 +409,7 @@ class Engine:
         The engine reads 1,000 policies in 25 ms, and keeps what it has read.
         """
         for caller in callers:
-            bound = self.find_bound(caller.id)
+            bound = self.find_bound(caller)
             if (resource, action, bound) not in self._cuts:
                 selected = self.select(resource, action, bound)
                 if len(selected) > MANY:
@@ -415,7 +418,7 @@ class Engine:
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
-        cut = self._cut(facts.resource, facts.action, facts.caller.id)
+        cut = self._cut(facts.resource, facts.action, facts.caller)
         if cut.is_empty:
             return ALLOWED
         decision = self._decide(cut.enforced, facts)
@@ -446,22 +449,27 @@ class Engine:
             entities = self._render(facts)
         except TypeError as error:  # half of a surrogate pair in a name has no form in UTF-8
             return Decision("deny", problem=f"a name in the call is no Unicode text: {error}")
-        return cut.decide(facts, entities)
+        try:
+            return cut.decide(facts, entities)
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:
+                raise
+            return Decision("deny", problem=f"the engine of policies failed: {str(error)[:200]}")
 
-    def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
+    def reads_of(self, resource: Resource, action: EntityId, caller: Caller) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill and caller read."""
         return self._cut(resource, action, caller).facts
 
-    def select(self, resource: Resource, action: EntityId, caller: EntityId | None = None) -> list[Policy]:
+    def select(self, resource: Resource, action: EntityId, caller: Caller | None = None) -> list[Policy]:
         """The policies that may apply to a skill and an action; those of a team also for its ``caller``."""
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
-            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers, caller)
+            if policy.concerns_action(action.id) and policy.concerns(resource, containers, caller)
         ]
 
-    def _cut(self, resource: Resource, action: EntityId, caller: EntityId) -> _SkillPolicies:
+    def _cut(self, resource: Resource, action: EntityId, caller: Caller) -> _SkillPolicies:
         bound = self.find_bound(caller)
         cut = self._cuts.get((resource, action, bound))
         if cut is None:
@@ -469,9 +477,10 @@ class Engine:
             self._keep((resource, action, bound), cut)
         return cut
 
-    def find_bound(self, caller: EntityId) -> EntityId | None:
-        """The caller if it has policies of its own, as only agents of teams have."""
-        return caller if caller.type == AGENT and caller.id in self.bound_agents else None
+    def find_bound(self, caller: Caller) -> Caller | None:
+        """The caller, with its team only, if it has policies of its own, as only agents of teams have."""
+        is_bound = caller.id.type == AGENT and caller.id.id in self.bound_agents
+        return Caller(caller.id, (), (), caller.team) if is_bound else None
 
     def _keep(self, key: _CutKey, cut: _SkillPolicies) -> None:
         if len(self._cuts) >= _KEPT:

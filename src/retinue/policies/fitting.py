@@ -18,6 +18,7 @@ from retinue.policies.entities import (
     SKILL,
     SOURCE,
     TAG,
+    Caller,
     Resource,
 )
 from retinue.policies.policy_set import Policy, PolicySet
@@ -58,14 +59,14 @@ class MeshFit:
             containers = resource.list_containers(self.policies.groups)
             for policy in self.policies.policies:
                 # a team binds the calls of its agents, too
-                caller = None if policy.agents is None else EntityId(AGENT, min(policy.agents, default=""))
-                if policy.concerns(resource.id, containers, caller):
+                caller = None if policy.agents is None else _any_agent_of(policy)
+                if policy.concerns(resource, containers, caller):
                     self._matched.add(policy.id)
                     if _names_skills(policy):
                         self._compare(policy, resource.id, skill)
 
     def list_findings(self) -> list[Finding]:
-        """What does not fit, in the order of the policies."""
+        """The findings, in the order of the policies."""
         findings = list(self._findings)
         covering = [rule for rule in self.policies.policies if not rule.body.has_conditions]
         earlier_ids: set[str] = set()
@@ -117,6 +118,11 @@ class MeshFit:
             problem = _find_misfit(skill.input_schema, path, expected)
             if problem:
                 self._findings[Finding(policy.id, f"{resource.id}: {problem}")] = None
+
+
+def _any_agent_of(policy: Policy) -> Caller:
+    """An agent of the team of a policy."""
+    return Caller(EntityId(AGENT, min(policy.agents or (), default="")), (), (), policy.team)
 
 
 _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})

@@ -82,6 +82,7 @@ class Gate:
     ``recorder`` keeps what policies read, None where the owner does not want it.
     ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
     ``run_in_thread`` calls functions that take long, None where they may hold up other calls.
+    ``team`` is that of the agents of this process, "" for none.
     ``find_digest`` tells the digest of the policies that are in force in the process now, None where this
     gate is never replaced.
     """
@@ -99,6 +100,7 @@ class Gate:
     ask_client: AskClient | None = None
     find_digest: Callable[[], str] | None = None
     run_in_thread: RunInThread | None = None
+    team: str = ""
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -141,7 +143,7 @@ class Gate:
             return PermittedCall()
         if is_permitted(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
-        resource = Resource.of(listing, item)
+        resource = self._name_item(listing, item)
         if engine.is_large and self.run_in_thread is not None:
             await engine.prepare(resource, action, self._name_all(call.principal), self.run_in_thread)
         if self.recorder is not None and action == CALL:
@@ -162,6 +164,12 @@ class Gate:
         marked = mark_permitted(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         admitted.trace = self._note(marked, call)
         return permitted
+
+    def _name_item(self, listing: Listing, item: Item) -> Resource:
+        """The item as policies see it; the listing of an agent of this process does not name its team."""
+        resource = Resource.of(listing, item)
+        is_own = self.team and listing.source == LOCAL_SOURCE
+        return replace(resource, team=self.team) if is_own else resource
 
     def _note(self, trace: TraceContext, call: Call) -> TraceContext:
         """The trace with the sources of the chain, where policies read them."""
@@ -265,7 +273,7 @@ class Gate:
         return PermittedCall(note, approve, partial(_mask, masking, item) if masking else None, limits)
 
     def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> PolicyLimits:
-        """What counts the call for these policies."""
+        """The limits of the call by these policies."""
         facts: dict[CountedBy, str] = {
             "principal": call.principal.id,
             "origin": find_origin(call),
@@ -311,7 +319,7 @@ class Gate:
         action: EntityId,
         channel: Channel,
     ) -> Decision:
-        names = engine.reads_of(resource, action, caller.id)
+        names = engine.reads_of(resource, action, caller)
         is_direct = not call.principal.through
         if not names:
             return engine.decide(CallFacts(caller, resource, action, call.arguments, is_direct=is_direct))
@@ -331,10 +339,10 @@ class Gate:
         caller = self._name(principal)
         if not principal.through:
             return (caller,)
-        return caller, self._name(replace(principal, id=principal.through))
+        return caller, self._name(replace(principal, id=principal.through, through=""))
 
     def filter_lists(self, principal: Principal) -> ListFilter | None:
-        """What the policies leave out of the lists of a principal; None where they leave out nothing."""
+        """The filter of the policies for the lists of a principal; None if they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
         if self._lists is None or self._lists.engine is not self.engine:
@@ -361,7 +369,7 @@ class Gate:
         ``without`` is what the call would be without the policies that decide, and ``values`` of a policy are
         the arguments that it reads, as they are in the call.
         """
-        resource = Resource.of(listing, skill)
+        resource = self._name_item(listing, skill)
         decision = self._decide(self.engine, call, resource)
         decides = {policy.id for policy in decision.policies}
         row: dict[str, Any] = {
@@ -375,7 +383,7 @@ class Gate:
                     "decides": policy.id in decides,
                     "values": _read_values(policy, call.arguments),
                 }
-                for policy in self.engine.select(resource, CALL, self._name(call.principal).id)
+                for policy in self.engine.select(resource, CALL, self._name(call.principal))
             ],
         }
         if decision.would_be is not None:
@@ -558,7 +566,7 @@ def _is_owners(call: Call, listing: Listing) -> bool:
 
 
 def find_sources(call: Call) -> Sources:
-    """What the chain of a call has read; nothing at its begin, and unknown where it does not tell."""
+    """The sources that the chain of a call has read; none at its begin, unknown if it does not tell."""
     trace = call.trace
     known = read_trace(trace)
     if known is not None:

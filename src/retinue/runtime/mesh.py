@@ -6,7 +6,7 @@ same skills in its own process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +15,12 @@ from importlib.metadata import version
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
-from retinue.core.call import new_id
+from retinue.core.call import Principal, new_id
 from retinue.core.record import HUB_NAME
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
+from retinue.hub.drafts import StoreWorkflow
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.agent_list import SpendingOf
 from retinue.hub.orchestration.conversations import NamedConversations
@@ -40,6 +41,7 @@ from retinue.mesh.observing.events import EventBus
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
+from retinue.oci.codec.reference import workflow_repository
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_workflow
 from retinue.oci.server.webhooks import Notifications
@@ -215,7 +217,7 @@ async def open_mesh(
         )
         hub = hub_agent(
             view,
-            _hub_workflows(engine, progress, registries.home),
+            _hub_workflows(engine, progress, registries.home, dispatcher.access),
             NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
         )
@@ -255,7 +257,7 @@ async def _open_directory(
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What runs workflows in this process."""
+    """The library, the runs and the cache of steps of this process."""
 
     library: Library
     runs: Runs
@@ -288,21 +290,22 @@ async def _open_engine(
         yield _Engine(library, runs, step_cache)
 
 
-def _hub_workflows(engine: _Engine, progress: RunProgress, home: LayoutRegistry) -> Workflows:
+def _hub_workflows(engine: _Engine, progress: RunProgress, home: LayoutRegistry, access: Access) -> Workflows:
     """The workflows as the hub's agent shows them; it stores new ones in the registry of the state."""
     return Workflows(
         orchestrator=Orchestrator(engine.runs),
         library=engine.library,
         clear_steps=engine.step_cache.clear,
         progress=progress,
-        store=_storing(home),
+        store=_storing(home, access),
     )
 
 
-def _storing(home: LayoutRegistry) -> Callable[[str, bytes], Awaitable[str]]:
-    """How workflows are stored in the registry of the state; gives the reference of each."""
+def _storing(home: LayoutRegistry, access: Access) -> StoreWorkflow:
+    """How workflows are stored in the registry of the state, where policies let a principal publish them."""
 
-    async def store(name: str, text: bytes) -> str:
+    async def store(principal: Principal, name: str, text: bytes) -> str:
+        access.check_publish(principal, workflow_repository(name))
         published = await publish_workflow(home, name, text, created=datetime.now(UTC))
         return f"{published.repository}:{published.tag}"
 

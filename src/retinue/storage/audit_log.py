@@ -133,7 +133,7 @@ def _find_start(connection: sqlite3.Connection, oldest: str) -> int:
 
 
 def _read_inputs(connection: sqlite3.Connection, since: datetime) -> dict[str, Mapping[str, Any]]:
-    """What policies have read of the arguments of calls since then, by the id of the call."""
+    """The arguments of calls since then that policies have read, by the id of the call."""
     try:
         rows = connection.execute(_INPUTS, (since.timestamp(),)).fetchall()
     except sqlite3.OperationalError:

@@ -46,7 +46,7 @@ PATCHED = "patched"
 """The kind of an entry of the journal that records a change of the code."""
 
 _SLACK_S = 1.0
-"""So much later than its own the time limit of an effect ends that waits for a signal."""
+"""The time limit of an effect that waits for a signal ends this much after that of the wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def render_result(
 
 
 def text_of_result(result: ToolResult) -> str:
-    """What the model reads of a result."""
+    """The part of a result that the model reads."""
     return "\n".join(str(part.value) for part in result.content if part.kind == "text")
 
 

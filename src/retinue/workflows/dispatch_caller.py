@@ -472,8 +472,8 @@ async def find_willing(choices: Sequence[Choice], wanted: Wanted, ask: AskAgent)
 
 
 def _principal(caller: str, scopes: frozenset[str], reach: Reach) -> Principal:
-    """Who calls in a run: the caller that started it, with the scopes and the limits of the run."""
-    return Principal(caller, "run", scopes, reach.agents, reach.through, reach.send)
+    """The caller in a run: the principal that started it, with the scopes and the limits of the run."""
+    return Principal(caller, "run", scopes, reach.agents, reach.through, reach.send, team=reach.team)
 
 
 def _name_among(candidates: Iterable[Candidate], chosen: Candidate) -> str:

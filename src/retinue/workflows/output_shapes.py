@@ -1,4 +1,4 @@
-"""What a JSON Schema says of a value: keys that it does not have, and its form for a person to write."""
+"""The shape of a value by its JSON Schema: keys that it does not have, and its form for a person to write."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from retinue.thinking.toolbox import matches
 from retinue.workflows.caller import Choice, SkillOffer
 
 TRUSTED = Trust.IMPORTED
-"""Of agents that are trusted less no skill is found, because open networks let anybody list an agent."""
+"""Skills of agents that are trusted less are not found, because open networks let anybody list an agent."""
 
 POLLING_TAG = "polling"
 
@@ -96,7 +96,7 @@ class SkillOffers:
     def _open_skills(
         self, entry: Entry, skill_ids: Sequence[str], scopes: frozenset[str]
     ) -> list[SkillOfEntry]:
-        """Those of the skills that the caller may call."""
+        """The skills among these that the caller may call."""
         listing = self._directory.find_listing(entry.id) if skill_ids else None
         if listing is None:
             return []

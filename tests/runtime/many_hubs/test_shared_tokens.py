@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from structlog.testing import capture_logs
 
 from retinue.core.errors import StateError
 from retinue.runtime.many_hubs import tokens
@@ -177,3 +178,17 @@ async def test_tokens_of_other_hubs_wait_for_a_held_file_while_the_hub_gives_sig
     assert two.names == []
     await two.round()
     assert two.names == ["eve"]
+
+
+async def test_a_file_of_revoked_tokens_that_cannot_be_read_is_told(
+    hubs: tuple[Hub, Hub], tmp_path: Path
+) -> None:
+    one, _ = hubs
+    one.file.issue(["mesh"], name="bob")
+    await one.round()
+    (tmp_path / "one" / "shared_tokens.json").write_text("[1]")
+    with capture_logs() as logs:
+        one.shared.wake()
+        one.file.issue(["mesh"], name="ann")
+        await one.round()
+    assert {log["log_level"] for log in logs if "not known which tokens" in log["event"]} == {"warning"}

@@ -72,15 +72,21 @@ class ScheduleBook(RowBook[StoredSchedule]):
         digest = await self._firing.digest(loaded)
         table = await self._open_table()
         now = self._clock()
+        stored_id = self._access.stored_id(name, principal)
+        added_at, progress = now, Progress(seen_until=now)
+        former = await table.find(stored_id)
+        if former is not None and former.rule == rule and not former.progress.paused:
+            # its times go on, so none is lost or comes twice where only the workflow has changed
+            added_at, progress = former.added_at, replace(former.progress, broken="")
         schedule = StoredSchedule(
-            id=self._access.stored_id(name, principal),
+            id=stored_id,
             workflow=workflow,
             rule=rule,
             owner=owner,
             digest=digest,
             home=await table.read_home(),
-            added_at=now,
-            progress=Progress(seen_until=now),
+            added_at=added_at,
+            progress=progress,
         )
         await table.put(schedule)
         self._wake()

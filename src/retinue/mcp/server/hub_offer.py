@@ -356,7 +356,7 @@ class HubOffer:
         """Tell of a followed resource under the URI of the hub's list."""
         assert self._imported is not None
         for listed, server in self._imported.list_all():
-            if server.spec.name == name:
+            if str(server.id) == name:
                 self._changes.notify(Change("resource", resource_prefix(listed) + uri))
 
 

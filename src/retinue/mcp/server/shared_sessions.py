@@ -32,7 +32,7 @@ CANCELLED = "request cancelled"
 
 
 class SessionFacts(NamedTuple):
-    """What a process must know of a session; ``owner`` is the `principal_key` of its opener."""
+    """The facts of a session for another process; ``owner`` is the `principal_key` of its opener."""
 
     id: str
     owner: str

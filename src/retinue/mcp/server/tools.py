@@ -254,6 +254,6 @@ def _is_approver(caller: McpCaller) -> bool:
 
 
 def _spent_by(outcome: Outcome) -> dict[str, Any]:
-    """What a failed call has used of its budgets."""
+    """The part of its budgets that a failed call has used."""
     spent: dict[str, Any] = {} if outcome.usage is None else {USAGE_KEY: dict(outcome.usage)}
     return spent if outcome.calls_used is None else spent | {CALLS_USED_KEY: outcome.calls_used}

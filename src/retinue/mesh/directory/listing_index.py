@@ -46,7 +46,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Facts(NamedTuple):
-    """What is counted of the entries, so that nobody walks over them."""
+    """Counts of the entries, so that nobody walks over them."""
 
     source: str
     enabled: bool

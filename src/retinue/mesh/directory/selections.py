@@ -91,7 +91,7 @@ class KeptSelections:
         self._max_entries = entries
         self._kept: LRUCache[Selection, _Kept] = LRUCache(kept)
         self._made: list[_Kept] = []
-        """Those that are being made."""
+        """The selections that are being made."""
 
     def note(self, listing_id: ListingKey) -> None:
         """Look at an entry again before the next use; it was added, changed or removed."""

@@ -178,7 +178,7 @@ def limit_new(trace: TraceContext, default: Allowance) -> TraceContext:
 
 
 def count_unclaimed(traces: Sequence[TraceContext], claimed: Amount) -> Allowance | None:
-    """What calls in flight may still spend, less what came back as claims; None without a limit."""
+    """The amount that calls in flight may still spend, less claims that came back; None without a limit."""
     tokens, microdollars = 0, 0
     limits_tokens = limits_money = True
     for trace in traces:

@@ -42,7 +42,7 @@ In a small catalogue its own counts say little.
 """
 
 MAX_QUERY_STEMS = 24
-"""Of a longer query, only the stems that the fewest skills have count."""
+"""A longer query counts only with the stems that the fewest skills have."""
 
 MAX_CONTINUATIONS = 16
 MAX_CORRECTIONS = 3

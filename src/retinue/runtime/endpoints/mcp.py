@@ -31,6 +31,7 @@ from retinue.mcp.upstream.imports.server import IMPORTS
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.directory.sources import name_member
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import Access, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Read, Reader, ReadRequest
@@ -227,10 +228,10 @@ class FallbackEndpoints:
             return lambda: None
 
         def notify_of_resource(observer: ChangeObserver, name: str, uri: str) -> None:
-            if name == listing.key:
+            if name == member:
                 observer(Change("resource", uri))
 
-        imported = self._imported
+        imported, member = self._imported, name_member(listing.id)
         servers = imported.servers if imported is not None and listing.source == IMPORTS else None
         dispatcher = self._dispatcher
         offer = RecordOffer(
@@ -241,7 +242,7 @@ class FallbackEndpoints:
             logs=servers is not None,
             listing=listing,
         )
-        source = _Nothing() if servers is None or imported is None else ServerReads(imported, listing.key)
+        source = _Nothing() if servers is None or imported is None else ServerReads(imported, member)
         timeout_s = dispatcher.timeouts.endpoint_s
         reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)
         server = lazy_server(

@@ -1,4 +1,4 @@
-"""What an agent's author should know, as a part: skills without a description, code that blocks others."""
+"""Hints for the author of an agent, as a part: skills without a description, code that blocks others."""
 
 from __future__ import annotations
 

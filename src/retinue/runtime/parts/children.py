@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from retinue.core.errors import ChildFailedError, InvalidSettingError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, ReadinessProblem
@@ -202,15 +202,14 @@ class _Children:
             await _wait_for_teams(self._process.state, before[1])
             try:
                 if (now := self._look()) != before:
-                    # the policies of a team are in force before its programs run
-                    await catch_up(self._process)
-                    self.supervisor.replace_soon(self._list_specs(self._tables))
+                    await replace_children(self._process, self.supervisor, self._list_specs(self._tables))
                     before = now
                 problem = ""
             except Exception as error:  # noqa: BLE001 - no later change would be followed
                 if problem != str(error):
                     problem = str(error)
-                    _log.error("agents and teams cannot be read; tried again", error=problem)
+                    _log.error("agents and teams wait to be started; tried again", error=problem)
+                await asyncio.sleep(IMPORTS_LOOK_S)
 
     def _look(self) -> tuple[bool, object]:
         state = self._process.state
@@ -229,6 +228,20 @@ class _Children:
         self._report.keep_only(specs)
         stop_within_s = settings.timeouts.leave_s + settings.timeouts.drain_s + END_S
         return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
+
+
+async def replace_children(process: Process, children: Supervisor, specs: Sequence[ChildSpec]) -> None:
+    """Start and stop children, with the policies of a team in force before its programs run.
+
+    Raises a RetinueError while they cannot be in force. Until then children are stopped, and new ones wait.
+    """
+    try:
+        await catch_up(process)
+    except RetinueError:
+        running = {child.spec.name for child in children.children}
+        children.replace_soon([spec for spec in specs if spec.name in running])
+        raise
+    children.replace_soon(specs)
 
 
 async def _wait_for_teams(state: State, before: object) -> None:

@@ -37,7 +37,7 @@ Prompt = Annotated[str, StringConstraints(max_length=200_000)]
 
 
 class ThinkLimits(StrictModel):
-    """What a step ``think`` may use at most before its model has to answer."""
+    """The limits of a step ``think``, after which its model has to answer."""
 
     turns: int = Field(default=20, ge=1, le=MAX_TURNS)
     calls: int = Field(default=60, ge=1, le=MAX_CALLS)

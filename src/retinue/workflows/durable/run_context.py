@@ -129,7 +129,7 @@ class StepPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a durable call does, and how its outcome is counted."""
+    """The work of a durable call, and the count of its outcome."""
 
     act: Callable[[], Awaitable[StepOutcome]]
     count: StepCount | None = None
