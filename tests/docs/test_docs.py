@@ -278,7 +278,9 @@ def test_every_file_that_a_page_names_exists() -> None:
     named = {
         (page.name, path)
         for page in PAGES
-        for path in re.findall(r"`((?:\w+/)+\w+\.(?:py|txt|yaml|toml))`", page.read_text("utf-8"))
+        for path in re.findall(
+            r"(?<!Save this as )`((?:\w+/)+\w+\.(?:py|txt|yaml|toml))`", page.read_text("utf-8")
+        )
     }
     assert len(named) > 30
     folders = (SOURCE, ROOT, *(ROOT / "packages").glob("*/src"))

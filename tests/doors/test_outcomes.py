@@ -13,6 +13,7 @@ from retinue.authoring.agent import Agent
 from retinue.core.call import LOCAL
 from retinue.core.record import Example
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.exams import ExamBook, ExamResult, digest_of
 from retinue.mesh.history.records import Hashes
 from retinue.mesh.history.search_history import EndedCall, SearchHistory
 from retinue.settings_tables import ExamTable, HistoryTable
@@ -155,6 +156,36 @@ async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Offi
     )
     assert reply["agents"] == ["met"]
     assert take("Count the stars") == [], "a skill that the workflow names"
+
+
+async def test_a_required_exam_leaves_agents_out_of_each_choice_and_of_no_list(office: Office) -> None:
+    model = ScriptedModel("by the model", repeats=True)
+    await start(office, make_met(), make_writer(), model)
+    book, directory = office.hub.process.get(ExamBook), office.hub.process.get(Directory)
+    book.policy = "require"
+    office.hub.process.dispatcher.select = book.select
+
+    async def choose() -> tuple[str, list[str]]:
+        reply = await office.get("orchestrate", {**WARM, "preferences": {"cache": False}})
+        return reply["workflow"], reply["agents"]
+
+    assert await choose() == ("direct", ["scripted"]), "own models have no exam"
+    refused = await office.ask("weather", {"city": "Rome"})
+    assert "no agent that offers it has passed its exam; name one of them: met" in str(refused.error)
+    named = {"skill": "weather", "arguments": {"city": "Rome"}, "agent": "met"}
+    assert await office.get("call_skill", named) == "Rome: 31 degrees"
+    found = await office.get("find_skills", {"query": "weather of a city"})
+    assert {"weather", "execute"} <= {row["skill"] for row in found["skills"]}
+    listed = (await office.get("list_agents"))["agents"]
+    assert {"met", "writer"} <= {row["name"] for row in listed}
+    role = {"prompt": "Polish this poem", "preferences": {"workflow": "direct"}}
+    assert (await office.get("orchestrate", role))["agents"] == ["scripted"]
+    for name in ("met", "writer"):
+        entry = directory.find_named(name)
+        assert entry is not None
+        book.put(entry, ExamResult("passed", (), 1, 1.0, digest_of(entry)))
+    assert (await choose())[0] == "think"
+    assert await office.get("weather", {"city": "Rome"}) == "Rome: 31 degrees"
 
 
 async def test_with_everything_off_nothing_is_stored(retinue_home: Path, wire: Wire) -> None:

@@ -43,6 +43,8 @@ def content(
     code: str = "agent = 1\n",
     schema: dict[str, Any] = INPUT,
     output: dict[str, Any] | None = None,
+    packages: str = "",
+    licences: dict[str, str] | None = None,
 ) -> TeamContent:
     files = [
         TeamFile("team.toml", "team", definition.encode()),
@@ -50,12 +52,20 @@ def content(
         TeamFile("prompts/editor.md", "prompts", prompt.encode()),
         TeamFile("workflows/edit.yaml", "workflows", workflow.encode()),
     ]
+    path = "agents/word/pylock.toml"
+    if packages:
+        files.append(TeamFile(path, "agents", packages.encode()))
     skill = {"id": "count_words", "input_schema": schema, "output_schema": output}
     agents = {
-        "agents/word/agent.py": {"name": "word-agent", "skills": [skill]},
+        "agents/word/agent.py": {
+            **{"name": "word-agent", "skills": [skill]},
+            **({"lock": path} if packages else {}),
+        },
         "prompts/editor.md": {"name": "editor"},
     }
-    lock = TeamLock.model_validate({"schema": 1, "agents": agents})
+    lock = TeamLock.model_validate(
+        {"schema": 1, "agents": agents, "licences": {path: licences} if licences else {}}
+    )
     package = pack_team(parse_definition(definition.encode()), lock, files)
     manifest = parse_manifest(package.manifest_bytes, where="x")
     config = package.blobs[manifest.config.digest]
@@ -137,6 +147,14 @@ def test_code_alone_is_different_and_told_by_its_lines() -> None:
         "~ team size: 337 → 346 bytes",
     ]
     assert exit_status(changes) == 1
+
+
+def test_packages_are_compared_with_their_licences() -> None:
+    packages = '[[packages]]\nname = "a"\nversion = "1.0"\n'
+    old = content(packages=packages, licences={"a": "MIT"})
+    new = content(packages=packages, licences={"a": "AGPL-3.0-only"})
+    (change,) = find(compare_teams(old, new), "packages")
+    assert change.details == ("~ a 1.0 (MIT) → 1.0 (AGPL-3.0-only)",)
 
 
 def test_a_skill_whose_callers_must_change_is_breaking() -> None:

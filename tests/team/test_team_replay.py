@@ -36,10 +36,12 @@ from retinue.team.trace import (
     parse_trace,
     render_trace,
 )
+from retinue.thinking.completion import COMPLETE
 from tests.team.conftest import WriteTeam
 
 DIGEST = "sha256:" + "1" * 64
 KEY = "sk-" + "a1B2" * 8
+NO_CLIENT: Any = None
 
 
 def recorded(answer: RecordedAnswer, *masked: str) -> RecordedCall:
@@ -92,14 +94,14 @@ def test_bytes_of_a_result_are_compared_by_their_hash() -> None:
     assert judge(recorded(pictures[0]), pictures[1]).verdict == "different"
 
 
-def make_event(arguments: Any, result: Any, **changes: Any) -> CallEndedEvent:
-    call = Call("1", "count", arguments, LOCAL, "rpc", TraceContext("t1"))
-    outcome = Outcome("1", "count", "done", agent="word", value=result)
+def make_event(arguments: Any, result: Any, skill: str = "count", **changes: Any) -> CallEndedEvent:
+    call = Call("1", skill, arguments, LOCAL, "rpc", TraceContext("t1"))
+    outcome = Outcome("1", skill, "done", agent="word" if skill == "count" else "hub", value=result)
     return CallEndedEvent(replace(call, **changes), outcome, now())
 
 
 def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_path: Path) -> None:
-    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() + 60)
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() + 60)
     recorder = CallRecorder(recording, tmp_path / "r" / "1.jsonl", ["hunter2-hunter2"])
     recorder.begin()
     recorder(make_event({"text": f"my key is {KEY}"}, {"mail": "ada@example.org"}))
@@ -114,8 +116,72 @@ def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_pa
     assert (tmp_path / "r" / "1.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+class Hub:
+    """Tells how runs ended."""
+
+    def __init__(self, **rows: Any) -> None:
+        self.rows = rows
+
+    async def get(self, skill: str, arguments: Any) -> Any:
+        assert skill == "show_run"
+        return self.rows[arguments["run"]]
+
+
+async def test_runs_of_the_teams_workflows_are_recorded_with_what_they_give(
+    tmp_path: Path, teams: TeamCommands, write_team: WriteTeam
+) -> None:
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() + 60)
+    recorder = CallRecorder(recording, tmp_path / "r" / "1.jsonl", ["hunter2-hunter2"])
+    recorder.begin()
+    for run in ("done", "failed", "cancelled", "open"):
+        given = {"workflow": "edit", "input": {"text": f"{run} hunter2-hunter2"}}
+        recorder(make_event(given, {"run": run, "workflow": "edit"}, "start_run"))
+    recorder(make_event({"workflow": "other"}, {"run": "x", "workflow": "other"}, "start_run"))
+    recorder(make_event({"workflow": {"name": "edit"}}, {"run": "y", "workflow": "edit"}, "start_run"))
+    recorder(make_event({"workflow": "edit", "input": 1}, {"output": "at once"}, "orchestrate_workflow"))
+    client: Any = Hub(
+        done={"status": "done", "output": {"mail": "ada@example.org"}},
+        failed={"status": "failed", "error": {"type": "step_failed"}},
+        cancelled={"status": "cancelled"},
+        open={"status": "running"},
+    )
+    answers: dict[str, RecordedAnswer | None] = {}
+    assert await record_commands._read_answers(client, tmp_path / "r", answers)
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    rows = record_commands._read_rows(tmp_path / "r")
+    trace = record_commands._collect(team, rows, answers, [], 500)
+    assert [(call.name, call.answer.error, call.masked) for call in trace.calls] == [
+        ("workflow edit", None, ("arguments.input.text", "result.mail")),
+        ("workflow edit", "step_failed", ("arguments.input.text",)),
+        ("workflow edit", None, ()),
+    ]
+    assert (trace.calls[2].answer.value, trace.omitted) == ("at once", 2)
+    assert not any(secret in str(trace) for secret in ("hunter2", "ada@"))
+
+
+def test_every_process_of_a_hub_writes_the_replies_of_models_in_a_recorded_run(tmp_path: Path) -> None:
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() + 60)
+    recorders = [CallRecorder(recording, tmp_path / "r" / f"{name}.jsonl", []) for name in ("a", "b")]
+    request = {"messages": [{"role": "user", "content": "Edit."}]}
+    reply = {"message": {"role": "assistant", "content": "Done."}}
+    for recorder in recorders:
+        recorder.begin()
+    model, trace = Principal("model", "agent"), TraceContext("t9", depth=2)
+    given, started = {"workflow": "edit"}, {"run": "1", "workflow": "edit"}
+    events = [
+        make_event(request, reply, COMPLETE, trace=trace, principal=model),
+        make_event(given, started, "start_run", trace=TraceContext("t9")),
+    ]
+    for event in events:
+        recorders[0](event)
+    recorders[1](events[0])
+    recorders[1](make_event(request, reply, COMPLETE, trace=TraceContext("t8", depth=2), principal=model))
+    rows = record_commands._read_rows(tmp_path / "r")
+    assert [len(row["completions"]) for row in rows] == [1, 1]
+
+
 def test_a_recording_whose_time_is_over_records_nothing(tmp_path: Path, state: State) -> None:
-    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() - 1)
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() - 1)
     marker_of(state).parent.mkdir(exist_ok=True)
     marker_of(state).write_bytes(recording.render())
     assert open_recorder(state) is None
@@ -132,7 +198,7 @@ async def test_a_hub_that_does_not_record_is_an_error_and_leaves_nothing(
     team = (await teams.pack(write_team(), registry=None, output=None)).team
     TeamStore(state).write_row(TeamRow("words", team.digest))
     with pytest.raises(StateError, match="does not begin to record"):
-        await record_calls(state, team, RecordOptions(1.0), print)
+        await record_calls(state, NO_CLIENT, team, RecordOptions(1.0), print)
     assert not marker_of(state).exists()
 
 
@@ -146,7 +212,7 @@ async def test_a_recording_on_a_full_disk_is_one_error(
     TeamStore(state).write_row(TeamRow("words", team.digest))
     monkeypatch.setattr(record_commands, "replace_file", fail)
     with pytest.raises(StateError, match="no space left"):
-        await record_calls(state, team, RecordOptions(1.0), print)
+        await record_calls(state, NO_CLIENT, team, RecordOptions(1.0), print)
     assert not marker_of(state).exists()
 
 
@@ -164,7 +230,7 @@ def test_traces_are_a_layer_of_the_digest_and_damaged_ones_are_refused(write_tea
 
 
 def test_a_row_that_is_being_written_is_not_read_and_one_that_was_cut_is_left_out(tmp_path: Path) -> None:
-    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() + 60)
+    recording = Recording("1", "words", ["word"], [], LOCAL.id, time.time() + 60)
     recorder = CallRecorder(recording, tmp_path / "1.jsonl", [])
     recorder.begin()
     recorder(make_event({"text": "a"}, 1))
@@ -180,7 +246,7 @@ def test_a_hub_follows_a_recording_whose_marker_has_the_inode_of_the_one_before(
     follower, events = FollowedRecording(process), process.dispatcher.admission.events
     marker_of(state).parent.mkdir(exist_ok=True)
     for number in (1, 2):
-        recording = Recording(str(number), "words", ["word"], LOCAL.id, time.time() + 60)
+        recording = Recording(str(number), "words", ["word"], [], LOCAL.id, time.time() + 60)
         marker_of(state).write_bytes(recording.render())  # in its place, as a new file often is
         os.utime(marker_of(state), ns=(0, number))
         follower.look()

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import orjson
@@ -20,6 +21,7 @@ from retinue.llm.spec import ModelSpec, Prices
 from retinue.llm.spending import Ledger
 from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
+from retinue.runtime.commands.teams import upgrading
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
@@ -256,6 +258,39 @@ def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_ru
         news.keep_only(specs)
         news(spec.name, {"url": "http://127.0.0.1:1", "name": "words-agent"})
         assert list(store.read_children()) == children
+
+
+class Mesh:
+    """Tells which nodes execute runs."""
+
+    def __init__(self, *looks: list[str]) -> None:
+        self.looks = [*looks]
+
+    async def get(self, skill: str) -> Any:
+        others = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        rows = [{"name": "hub-1", "is_own": True}, *({"name": name, "is_own": False} for name in others)]
+        return {"nodes": rows}
+
+
+async def test_a_rollout_in_steps_waits_for_the_end_of_other_nodes_and_is_refused_beside_them(
+    teams: TeamCommands, write_team: WriteTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    monkeypatch.setattr(upgrading, "_POLL_NODES_S", 0.001)
+    lines: list[str] = []
+
+    async def check(mesh: Any, *steps: int) -> None:
+        await upgrading.refuse_other_nodes(mesh, team, steps, lines.append)
+
+    await check(Mesh([]), 5, 100)
+    await check(Mesh(["worker-1"]), 100)
+    assert lines == []
+    await check(Mesh(["worker-1"], ["worker-1"], []), 5, 100)
+    assert lines == ["waiting for the end of the nodes that execute runs, too: worker-1"]
+    monkeypatch.setattr(upgrading, "NODES_GONE_WITHIN_S", 0.01)
+    with pytest.raises(TeamRefusedError, match="the nodes worker-1 execute runs") as refused:
+        await check(Mesh(["worker-1"]), 5, 100)
+    assert (refused.value.reason, "--steps 100" in refused.value.remedy) == ("nodes", True)
 
 
 async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(

@@ -19,7 +19,7 @@ from retinue.core.record import Candidate, Listing, ListingKey, Skill
 from retinue.mesh.directory.choice import describe_trust, list_groups
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import select_candidates, visible_candidates
-from retinue.mesh.directory.versions import version_preference
+from retinue.mesh.directory.versions import folder_of, version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.search_history import SearchHistory
@@ -106,9 +106,8 @@ def add_search_skills(
         if learned and detailed:
             names = {(entry.name, offer.id) for entry, offer in offers[:limit]}
             reply["learned"] = [row for row in learned if (row["agent"], row["skill"]) in names]
-        render = render_skill_row if detailed else render_short_skill_row
         answer: Json = {
-            "skills": [render(entry, offer) for entry, offer in offers[:limit]],
+            "skills": [finder.render(entry, offer, detailed=detailed) for entry, offer in offers[:limit]],
             "more": max(0, more),
             **reply,
             "missing": list_missing(directory, view),
@@ -126,6 +125,11 @@ class _Finder:
         self._directory = directory
         self._search = search
         self._history = history
+
+    def render(self, entry: Candidate, skill: Skill, *, detailed: bool) -> Json:
+        """The row of a skill; of agents of one name in two teams with the full name, which calls need."""
+        row = (render_skill_row if detailed else render_short_skill_row)(entry, skill)
+        return {**row, "agent": self._directory.name_of(entry)} if folder_of(entry.id) else row
 
     async def narrow(
         self,

@@ -207,8 +207,12 @@ class ExamBook:
         return now - result.at >= wait_s
 
     def may_choose(self, agent: Candidate) -> bool:
-        """Whether a call that names no agent may go to this one."""
-        if self.policy != "require":
+        """Whether a call that names no agent may go to this one.
+
+        Language models of the own mesh have no exam; a foreign agent may only say that it is a model.
+        """
+        is_own_model = agent.labels.get("kind") == "model" and agent.trust is Trust.OWN_MESH
+        if self.policy != "require" or is_own_model:
             return True
         result = self.find(agent)
         return result is None or result.status == "passed"

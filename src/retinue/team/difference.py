@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from retinue.core.errors import RetinueError
 from retinue.team.consent import list_hosts
 from retinue.team.package import Team
-from retinue.team.packages import list_packages
+from retinue.team.packages import LockedPackage, list_packages
 from retinue.team.schema_change import find_breaks
 from retinue.team.vendored import describe_vendored
 
@@ -332,8 +332,7 @@ def _describe_rule(rule: Mapping[str, Any]) -> str:
 
 def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for owner, lock_before, lock_after in _locks(old, new):
-        before = list_packages(lock_before, old.files.get(lock_before or "", b""))
-        after = list_packages(lock_after, new.files.get(lock_after or "", b""))
+        before, after = _read_packages(old, lock_before), _read_packages(new, lock_after)
         rows = [
             *(f"- {name} {before[name].shown}" for name in sorted(before.keys() - after.keys())),
             *(f"+ {name} {after[name].shown}" for name in sorted(after.keys() - before.keys())),
@@ -346,6 +345,15 @@ def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         if rows:
             text = f"{len(rows)} of {len(after)} packages differ"
             yield Change("packages", owner, "changed", text, details=tuple(rows[:_MAX_SHOWN]))
+
+
+def _read_packages(content: TeamContent, path: str | None) -> dict[str, LockedPackage]:
+    """The packages of a lock by name, with the licences that ``team.lock`` has of them."""
+    packages = list_packages(path, content.files.get(path or "", b""))
+    licences = content.team.lock.licences.get(path or "", {})
+    return {
+        name: replace(row, licence=row.licence or licences.get(name, "")) for name, row in packages.items()
+    }
 
 
 def _locks(old: TeamContent, new: TeamContent) -> Iterator[tuple[str, str | None, str | None]]:

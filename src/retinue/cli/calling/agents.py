@@ -46,7 +46,7 @@ def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> Non
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL", *columns),
             [
                 (
-                    row["name"],
+                    row.get("full_name") or row["name"],
                     row.get("version"),
                     _render_status(row),
                     _render_skills(row.get("skills"), shows_skills),

@@ -190,6 +190,8 @@ class _AgentList:
         # what a model costs is the affair of the mesh, not of its clients
         if "mesh" in scopes and (spending := self.spending_of(listing.name)) is not None:
             details["spending"] = dict(spending)
+        if (full_name := self.directory.name_of(listing)) != listing.name:
+            details["full_name"] = full_name
         return {**details, **row, "health": details["status"]}
 
 

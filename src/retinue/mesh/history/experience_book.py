@@ -22,7 +22,9 @@ CALLER_SHARE = 5.0
 """A caller counts as at most this many calls of one skill, however often it calls it."""
 
 MAX_FREQUENT = 2_000
-"""Records with one stem that one search reads of all other callers, as many of each."""
+"""A stem of more records than this tells little; of other callers a search reads `MAX_READ` of them."""
+
+MAX_READ = 400
 
 OTHER_DIGEST = 0.5
 """The weight of a call of the skill as it was defined before."""
@@ -125,7 +127,7 @@ class ExperienceBook:
         return () if records is None else records.values()
 
     def records_with(self, stem: int, caller: int) -> Iterable[Experience]:
-        """The records of requests with this stem: those of ``caller``, and at most `MAX_FREQUENT` others.
+        """The records of requests with this stem, of a frequent one those of ``caller`` and some others.
 
         Of each other caller as many are read, the newest ones, so that nobody's flood hides the others.
         """
@@ -137,7 +139,7 @@ class ExperienceBook:
         for record in reversed(records.values()):
             held = own if record.caller == caller else by_voice[find_voice(record.caller)]
             held.append(record)
-        share = MAX_FREQUENT // max(1, len(by_voice))
+        share = max(1, MAX_READ // max(1, len(by_voice)))
         return [*own, *(record for held in by_voice.values() for record in held[:share])]
 
     def count_calls(self, key: SkillKey, digest: str, now: float, *, without: int | None = None) -> float:

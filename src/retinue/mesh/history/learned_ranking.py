@@ -314,16 +314,13 @@ class LearnedRanking:
 
     @cached_property
     def _asked(self) -> int:
-        return self._count_asked(None)
-
-    def _count_asked(self, stem: int | None) -> int:
-        return self._book.stem_counts.count(
-            stem, self._caller, only_own=self._only_own, without=self._ignored
-        )
+        """The skills that were asked for at all, as they count for the caller."""
+        return self._book.stem_counts.count(None, self._caller, self._only_own, self._ignored)
 
     def _worth(self, stem: int) -> float:
         """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
-        return inverse_frequency(self._count_asked(stem), self._asked)
+        count = self._book.stem_counts.count(stem, self._caller, self._only_own, self._ignored)
+        return inverse_frequency(count, self._asked)
 
     def _rescore(
         self,

@@ -6,7 +6,8 @@ full for itself, and those of each other caller for `STEM_SHARE` skills at most.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from retinue.mesh.history.records import Experience, SkillKey, find_voice
@@ -23,65 +24,81 @@ Stem = int | None
 """The hash of a stem; None stands for any request."""
 
 
+@dataclass(slots=True)
+class _Uses:
+    """The uses of one stem: records by skill, and by caller and skill; skills by caller.
+
+    A caller is also its voice (`find_voice`). ``bounded`` is the sum of the skills of all voices, each within
+    ``bound``.
+    """
+
+    bound: int
+    by_skill: Counter[SkillKey] = field(default_factory=Counter)
+    by_speaker: Counter[tuple[int, SkillKey]] = field(default_factory=Counter)
+    skills: Counter[int] = field(default_factory=Counter)
+    bounded: int = 0
+
+    def add(self, record: Experience, voice: int) -> None:
+        self.by_skill[record.key] += 1
+        for speaker in {record.caller, voice}:
+            self.by_speaker[speaker, record.key] += 1
+            if self.by_speaker[speaker, record.key] == 1:
+                self.skills[speaker] += 1
+                self.bounded += speaker == voice and self.skills[speaker] <= self.bound
+
+    def remove(self, record: Experience, voice: int) -> None:
+        _take(self.by_skill, record.key)
+        for speaker in {record.caller, voice}:
+            if not _take(self.by_speaker, (speaker, record.key)):
+                left = _take(self.skills, speaker)
+                self.bounded -= speaker == voice and left < self.bound
+
+
 class StemCounts:
     """The skills of records by stem, in all and for each caller."""
 
     def __init__(self) -> None:
-        self._all: defaultdict[Stem, Counter[SkillKey]] = defaultdict(Counter)
-        self._records: Counter[tuple[Stem, int, SkillKey]] = Counter()
-        self._skills: Counter[tuple[Stem, int]] = Counter()
-        """The number of skills by stem and caller, or voice (`find_voice`)."""
-        self._bounded: Counter[Stem] = Counter()
-        """The sum over all voices, each within its bound."""
+        self._uses: dict[Stem, _Uses] = {}
 
     def add(self, record: Experience) -> None:
         """Count one record."""
         voice = find_voice(record.caller)
         for stem in (None, *record.stems):
-            self._all[stem][record.key] += 1
-            for speaker in {record.caller, voice}:
-                self._records[stem, speaker, record.key] += 1
-                if self._records[stem, speaker, record.key] > 1:
-                    continue
-                self._skills[stem, speaker] += 1
-                if speaker == voice and self._skills[stem, speaker] <= _bound(stem):
-                    self._bounded[stem] += 1
+            uses = self._uses.get(stem)
+            if uses is None:
+                uses = self._uses[stem] = _Uses(SKILLS_SHARE if stem is None else STEM_SHARE)
+            uses.add(record, voice)
 
     def remove(self, record: Experience) -> None:
         """Count a record no more."""
         voice = find_voice(record.caller)
         for stem in (None, *record.stems):
-            _take(self._all[stem], record.key)
-            if not self._all[stem]:
-                del self._all[stem]
-            for speaker in {record.caller, voice}:
-                if _take(self._records, (stem, speaker, record.key)):
-                    continue
-                if _take(self._skills, (stem, speaker)) < _bound(stem) and speaker == voice:
-                    _take(self._bounded, stem)
+            uses = self._uses[stem]
+            uses.remove(record, voice)
+            if not uses.by_skill:
+                del self._uses[stem]
 
     def clear(self) -> None:
         """Forget all records."""
-        for counts in (self._all, self._records, self._skills, self._bounded):
-            counts.clear()
+        self._uses.clear()
 
-    def count(self, stem: Stem, caller: int, *, only_own: bool = False, without: int | None = None) -> int:
+    def count(self, stem: Stem, caller: int, only_own: bool = False, without: int | None = None) -> int:
         """The skills that were asked for with a stem, as they count for this caller.
 
-        With ``only_own`` its own records count alone, and those of the caller ``without`` never.
+        With ``only_own`` its own records count alone, and those of ``without``, who is no member, never.
         """
-        own = self._skills.get((stem, caller), 0)
-        if only_own:
+        uses = self._uses.get(stem)
+        if uses is None:
+            return 0
+        own, count = uses.skills.get(caller, 0), len(uses.by_skill)
+        if only_own or own == count:
             return own
-        others = self._bounded.get(stem, 0)
-        for voice in {caller, without}:
-            if voice is not None and voice == find_voice(voice):
-                others -= min(_bound(stem), self._skills.get((stem, voice), 0))
-        return min(len(self._all.get(stem, ())), own + others)
-
-
-def _bound(stem: Stem) -> int:
-    return SKILLS_SHARE if stem is None else STEM_SHARE
+        others = uses.bounded
+        if own and caller == find_voice(caller):
+            others -= min(uses.bound, own)
+        if without is not None:
+            others -= min(uses.bound, uses.skills.get(without, 0))
+        return min(count, own + others)
 
 
 def _take(counts: Counter[K], key: K) -> int:

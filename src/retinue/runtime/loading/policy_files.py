@@ -121,7 +121,7 @@ class PolicyFiles:
         return self._load(table, self.list_files(), self._list_teams())
 
     def _load(self, table: PolicyTable, paths: Sequence[Path], teams: Mapping[Path, TeamScope]) -> PolicySet:
-        check_library([*paths, *teams])
+        check_library([*paths, *teams], "policy.default" if table.default == "deny" else "a policy")
         from retinue.policies.policy_set import load_policies
 
         groups: dict[str, Sequence[str]] = {}
@@ -302,7 +302,7 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
     return [Check("policies", "ok", summary)]
 
 
-def check_library(paths: Sequence[Path], what: str = "policy.default") -> None:
+def check_library(paths: Sequence[Path], what: str = "a policy") -> None:
     """Raise InvalidSettingError where the engine of policies is not installed; ``what`` needs it."""
     if find_spec("cedarpy") is None:
         raise InvalidSettingError(

@@ -48,6 +48,7 @@ from retinue.runtime.commands.teams.upgrading import (
     ask_for_rollout,
     find_open_rollout,
     follow_rollout,
+    refuse_other_nodes,
     refuse_other_rollout,
     wait_for_drain,
 )
@@ -269,7 +270,7 @@ class TeamCommands:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             if row.active is not None:
-                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference)
+                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference, echo)
                 return None
             started = replace(
                 row,
@@ -350,7 +351,7 @@ class TeamCommands:
                     )
                     return await self._switch(row, started, team, values, echo)
                 at_once = RolloutOptions(steps=(100,), hold_s=0.0)
-                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference)
+                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference, echo)
         return await self._follow(row, team, echo)
 
     def down(self, name: str) -> TeamRow:
@@ -495,11 +496,14 @@ class TeamCommands:
         signer: str,
         options: RolloutOptions,
         reference: str,
+        echo: Echo,
     ) -> None:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        async with open_client(self._settings, self._state, hub_url=url) as client:
+            await refuse_other_nodes(client, team, options.steps or team.definition.rollout.steps, echo)
         known = replace(
             row,
             names=sorted(team.claims | {*row.names}),
@@ -556,8 +560,12 @@ def refuse_existing(path: Path, *, force: bool) -> None:
 
 
 def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
-    """The differences of two teams by ability, with those of their policies."""
-    return [*compare_teams(old, new), *compare_policies(old, new)]
+    """The differences of two teams by ability, with those of their policies.
+
+    What gives more comes first, then what callers have to follow.
+    """
+    changes = [*compare_teams(old, new), *compare_policies(old, new)]
+    return sorted(changes, key=lambda change: (not change.is_wider, not change.is_breaking))
 
 
 async def read_content(pulled: PulledTeam) -> TeamContent:

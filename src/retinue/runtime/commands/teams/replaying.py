@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,10 @@ from typing import Any
 import orjson
 
 from retinue.cards.signatures import TrustedKeys
-from retinue.client.hub_skills import read_agents
+from retinue.client.hub_skills import HubSkills, read_agents
 from retinue.client.mesh_client import MeshClient
-from retinue.core.call import Outcome
-from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.client.run_handle import RunHandle
+from retinue.core.errors import InvalidSettingError, RetinueError, StateError, TeamRefusedError
 from retinue.guards.masking import mask_value
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.teams.acceptance import check_programs, check_requires
@@ -40,7 +41,14 @@ from retinue.team.definition import TeamCheck
 from retinue.team.files import TeamFile
 from retinue.team.package import Team, render_config
 from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
-from retinue.team.trace import RecordedCall, TeamTrace, answer_of, parse_trace
+from retinue.team.trace import (
+    RecordedAnswer,
+    RecordedCall,
+    TeamTrace,
+    answer_of,
+    answer_of_run,
+    parse_trace,
+)
 from retinue.web.http_client import HttpClient
 
 PLACEHOLDER = "replayed"
@@ -241,19 +249,45 @@ async def _wait_for_models(client: MeshClient, models: Mapping[str, Path]) -> No
 async def play_call(client: MeshClient, call: RecordedCall, models: Mapping[str, Path]) -> ReplayedCall:
     """Make one call, and compare its answer with the recorded one."""
     before = _read_unanswered(models)
-    outcome = await client.ask(call.skill, dict(call.arguments), agent=call.agent, timeout_s=CALL_WITHIN_S)
+    answer, message = await _ask(client, call)
+    if answer is None:
+        text = f"its run did not end within {CALL_WITHIN_S:.0f} s; it may wait for a person or a time"
+        return ReplayedCall(call, "cannot tell", text)
+    # without what a trace does not keep
+    answer = answer.model_copy(update={"value": mask_value(answer.value).value})
     after = _read_unanswered(models)
     unanswered = [line for name, lines in after.items() for line in lines[len(before[name]) :]]
-    return judge(call, answer_of(_mask(outcome)), message=_message_of(outcome), unanswered=unanswered)
+    return judge(call, answer, message=message, unanswered=unanswered)
 
 
-def _mask(outcome: Outcome) -> Outcome:
-    """The outcome without what a trace does not keep."""
-    return outcome if outcome.error is not None else replace(outcome, value=mask_value(outcome.value).value)
+async def _ask(client: MeshClient, call: RecordedCall) -> tuple[RecordedAnswer | None, str]:
+    """The new answer of a call and the message of its error; None for a run that does not end."""
+    if call.kind == "workflow":
+        return await _run_workflow(client, call.skill, call.arguments)
+    outcome = await client.ask(call.skill, dict(call.arguments), agent=call.agent, timeout_s=CALL_WITHIN_S)
+    return answer_of(outcome), "" if outcome.error is None else outcome.error.message
 
 
-def _message_of(outcome: Outcome) -> str:
-    return "" if outcome.error is None else outcome.error.message
+async def _run_workflow(
+    client: MeshClient, workflow: str, arguments: Mapping[str, Any]
+) -> tuple[RecordedAnswer | None, str]:
+    """As `_ask`, of a run with the ``input`` and ``overrides`` in ``arguments``."""
+    hub = HubSkills(client, CALL_WITHIN_S)
+    handle = RunHandle(uuid.uuid4().hex, hub)
+    try:
+        await hub.start_run({**arguments, "workflow": workflow, "run": handle.id}, None)
+    except RetinueError as error:
+        return RecordedAnswer(error=error.type), error.message
+    try:
+        async with asyncio.timeout(CALL_WITHIN_S):
+            async for _ in handle.events():
+                pass
+    except TimeoutError:
+        await handle.cancel()
+        return None, ""
+    row = await handle.show()
+    fault = row.get("error")
+    return answer_of_run(row), str(fault["message"]) if isinstance(fault, Mapping) else ""
 
 
 def _read_unanswered(models: Mapping[str, Path]) -> dict[str, list[str]]:
