@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,9 @@ import urllib3
 
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.processes.commands import retinue
 from tests.processes.running import is_running, program, wait_until
+from tests.time_bounds import Stopwatch
 
 _AGENT = '''
 import asyncio
@@ -43,6 +46,26 @@ async def wait(name: str) -> str:
         await asyncio.sleep(0.05)
     return name
 '''
+_IMPORTED = """
+import json
+import sys
+
+TOOL = {"name": "shout", "inputSchema": {"type": "object"}}
+FACTS = {"capabilities": {"tools": {}}, "serverInfo": {"name": "loud", "version": "1"}}
+for line in sys.stdin:
+    request = json.loads(line)
+    method, params = request.get("method"), request.get("params", {})
+    if method == "initialize":
+        result = {"protocolVersion": "2025-06-18", **FACTS}
+    elif method == "tools/list":
+        result = {"tools": [TOOL]}
+    elif method == "tools/call":
+        result = {"content": [{"type": "text", "text": "HI"}]}
+    else:
+        result = {}
+    if "id" in request:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
 _BURST, _AT_ONCE, _IN_FLIGHT, _CHAIN, _PROCESSES = 30, 3, 6, 5, 2
 _MOST_IN_FLIGHT = _IN_FLIGHT + _PROCESSES - 1
 """Each process may exceed the limit by one call."""
@@ -69,14 +92,16 @@ class _Hub:
         """A caller of its own, whose rate nobody else uses; its token."""
         return self._keys.issue(["mesh"], name=uuid.uuid4().hex)[1]
 
-    def call(self, token: str, skill: str, name: str, **headers: str) -> dict[str, Any]:
+    def call(
+        self, token: str, skill: str, name: str, agent: str = "counting", **headers: str
+    ) -> dict[str, Any]:
         """The response; {"lost": True} if the process ended before it answered."""
         request = {"jsonrpc": "2.0", "id": 1, "method": skill, "params": {"name": name}}
         head = {"authorization": f"Bearer {token}", "connection": "close", **headers}
         try:
             reply = urllib3.request(
                 "POST",
-                f"{self._url}/agents/counting/execute",
+                f"{self._url}/agents/{agent}/execute",
                 json=request,
                 headers={name.replace("_", "-"): value for name, value in head.items()},
                 retries=False,
@@ -127,6 +152,8 @@ def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
     tmp_path: Path, retinue_home: Path, port: int
 ) -> None:
     (tmp_path / "counting.py").write_text(_AGENT)
+    imported = tmp_path / "imported.py"
+    imported.write_text(_IMPORTED)
     arguments = ("hub", "--bare", "--processes", str(_PROCESSES), "--port", str(port))
     with (
         program(*arguments, cwd=tmp_path, environment=_LIMITS) as started,
@@ -139,7 +166,10 @@ def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
             lambda: "result" in hub.call(hub.make_caller(), "count", "first"), "the hub knows the agent"
         )
         try:
+            assert f"{_PROCESSES} processes that serve" in retinue("status", cwd=tmp_path)
             session = _use_a_link(hub, pool)
+            importing = ("import", "mcp-server", "loud", "--", sys.executable, str(imported))
+            assert "1 skill" in retinue(*importing, cwd=tmp_path, environment={"HOME": str(tmp_path)})
             _exceed_a_rate_and_repeat_a_key(hub, tmp_path)
             assert hub.follow("GET", "/", cookie=session).status == 200, "the next leader knows the session"
             _exceed_a_chain(hub, tmp_path, pool)
@@ -175,7 +205,11 @@ def _exceed_a_rate_and_repeat_a_key(hub: _Hub, tmp_path: Path) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as callers:
             for _ in range(_BURST // 3):
                 callers.submit(hub.call, token, "count", "rate")
+            stopwatch = Stopwatch()
             hub.kill(leader=leader)
+            if leader:
+                wait_until(lambda: "HI" in str(hub.call(other, "shout", "", agent="loud")), "imported")
+                stopwatch.check(3)
     replies = [hub.call(token, "count", "rate") for _ in range(_BURST)]
     assert {reply["error"]["data"]["type"] for reply in replies if "error" in reply} == {"busy"}
     # a call that a killed process has counted may not have reached the agent
