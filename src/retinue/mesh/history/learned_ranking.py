@@ -39,16 +39,16 @@ KAPPA = 0.15
 NEXT_RECORD = 0.2
 """The share that the second most similar own record adds to ``neighbours``. More costs unused skills."""
 
-OWN_WORDS = 1.8
-KEPT_MARGIN = 0.07
+OWN_WORDS = 2.2
+KEPT_MARGIN = 0.1
 """A skill without calls keeps its place where `neighbours` without its words are at most ``OWN_WORDS`` times
 its own words, plus this margin (`LearnedRanking._compare`)."""
 
-SAME_REQUEST = 0.95
-"""From this similarity a remembered request is the same one, and counts in full."""
+SAME_REQUEST = 0.8
+"""From this similarity a remembered request is the same one."""
 
-MIN_SAME_STEMS = 3
-"""Shorter requests are the same by chance."""
+MIN_SAME_REQUESTS = 3
+"""Fewer of many remembered requests are the same one by chance, such as those of a single word."""
 
 COPIED = 0.8
 """A card with this share of the words of another one is a copy, which keeps no place."""
@@ -239,25 +239,26 @@ class LearnedRanking:
         card of ``first`` nor a request that ``first`` served. For ``first`` its ``neighbours`` without the
         words that the card of ``rival`` has, because such words are in many requests by chance.
         """
-        explained = match_asked(rival.text, query)
-        hashed = {self._hashes.of(stem): min(1.0, weight) for stem, weight in explained.items()}
+        explained = {stem: min(1.0, weight) for stem, weight in match_asked(rival.text, query).items()}
+        hashed = {self._hashes.of(stem): weight for stem, weight in explained.items()}
+        known = match_asked(first.text, query)
         key = _key_of(first)
         served: set[int] = set()
         for record in self._book.records_of(key):
             if VALUES[record.verdict] > 0.0 and self._counts_for(record):
                 served.update(record.stems)
-        known = match_asked(first.text, query)
         own = sum(
-            query.rarity[stem] * min(1.0, weight)
+            query.rarity[stem] * weight
             for stem, weight in explained.items()
             if stem not in known and self._hashes.of(stem) not in served
         )
         served_alike = [one for one in self._alike.get(key, ()) if VALUES[one[0].verdict] > 0.0]
-        nearest, similarity = max(served_alike, key=itemgetter(1))
-        if similarity >= SAME_REQUEST and len(nearest.stems) >= MIN_SAME_STEMS:
+        nearest, _ = max(served_alike, key=itemgetter(1))
+        if sum(similarity >= SAME_REQUEST for _, similarity in served_alike) >= MIN_SAME_REQUESTS:
             left = 1.0
         else:
-            worths = {stem: self._worth(stem) for stem in nearest.stems if stem in frozenset(self._stems)}
+            asked = frozenset(self._stems)
+            worths = {stem: self._worth(stem) for stem in nearest.stems if stem in asked}
             left = sum(worth * (1.0 - hashed.get(stem, 0.0)) for stem, worth in worths.items())
             left /= sum(worths.values()) or 1.0
         own /= sum(query.rarity.values()) or 1.0
