@@ -40,7 +40,7 @@ CASES = ((1, 0.0), (5, 0.0), (5, 0.1), (5, 0.3), (20, 0.0))
 """Uses of each tool, and the share of wrong reports."""
 
 INTENTS = (load_clinc, load_hwu, load_sgd)
-QUESTIONS = 1_500
+QUESTIONS = 1_000
 """Questions of each set."""
 
 BOOTSTRAPS = 400

@@ -32,8 +32,8 @@ from retinue.mesh.search.ranking import RankedSkill, highest_score, order_of
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked
 from retinue.mesh.search.skill_texts import OWN_FIELDS
 
-LAMBDA = 3.0
-KAPPA = 0.15
+LAMBDA = 3.5
+KAPPA = 0.13
 """The weight of the history, and the credit of a skill without one."""
 
 NEXT_RECORD = 0.2
