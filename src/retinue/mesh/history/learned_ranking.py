@@ -44,6 +44,9 @@ KEPT_MARGIN = 0.1
 """A skill without calls keeps its place where `neighbours` without its words are at most ``OWN_WORDS`` times
 its own words, plus this margin (`LearnedRanking._compare`)."""
 
+FEW_CALLS = 0.5
+"""A skill with less than this share of the calls of the first one keeps its place as one without calls."""
+
 SAME_REQUEST = 0.8
 """From this similarity a remembered request is the same one."""
 
@@ -211,8 +214,14 @@ class LearnedRanking:
         """
         first = max(learned, key=lambda skill: skill.score)
         proven = self.parts.get((first.entry.id, first.skill_id))
-        unproven = [skill for skill in learned if (skill.entry.id, skill.skill_id) not in self.parts]
-        if proven is None or proven.calls <= 0.0 or proven.neighbours <= 0.0 or not unproven:
+        if proven is None or proven.calls <= 0.0 or proven.neighbours <= 0.0:
+            return learned
+        unproven = [
+            kept
+            for skill in learned
+            if skill is not first and (kept := self._as_unproven(skill, proven.calls))
+        ]
+        if not unproven:
             return learned
         rival = min(unproven, key=order_of)
         if rival.score < proven.card - _SAME_SCORE or _is_copy(rival, first):
@@ -220,8 +229,9 @@ class LearnedRanking:
         own, left = self._compare(rival, first, query)
         if left > OWN_WORDS * own + KEPT_MARGIN:
             return learned
-        kept = ScoreParts(rival.score, 0.0, 0.0, 0.0, is_kept=True)
-        self.parts[rival.entry.id, rival.skill_id] = kept
+        learned = [rival if _is(one, rival) else one for one in learned]
+        kept = self.parts.get((rival.entry.id, rival.skill_id), ScoreParts(rival.score, 0.0, 0.0, 0.0))
+        self.parts[rival.entry.id, rival.skill_id] = replace(kept, history=0.0, is_kept=True)
         before = sorted((skill for skill in learned if skill.score > rival.score), key=lambda one: -one.score)
         lowered = {
             (skill.entry.id, skill.skill_id): rival.score * (1.0 - 1e-6 * (number + 1))
@@ -231,6 +241,15 @@ class LearnedRanking:
             parts = self.parts[place]
             self.parts[place] = replace(parts, history=score - parts.card - parts.receipts)
         return [replace(one, score=lowered.get((one.entry.id, one.skill_id), one.score)) for one in learned]
+
+    def _as_unproven(self, skill: RankedSkill, calls: float) -> RankedSkill | None:
+        """The skill with the score of its card if it has far fewer calls, and no bad one; else None."""
+        parts = self.parts.get((skill.entry.id, skill.skill_id))
+        if parts is None:
+            return skill
+        if parts.calls >= FEW_CALLS * calls or parts.receipts < 0.0 or self._has_blame(skill):
+            return None
+        return replace(skill, score=max(skill.score, parts.card))
 
     def _compare(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> tuple[float, float]:
         """What speaks for ``rival``, which has no calls, and for ``first``; both from 0 to 1.
