@@ -3,9 +3,9 @@
 ``score = card + λ·(w·neighbours + (1 − w)·κ·card)``, with ``w = n / (n + 2)`` and ``n`` calls of the skill.
 ``neighbours`` tells what came of calls for requests that share stems with this one, from −1 to 1. All terms
 are divided by ``1 + λ·κ``, so a skill without calls keeps the score of its card, and without any history the
-ranking is that of the cards. A skill without calls whose card is best keeps its place unless similar requests
-say something that its card does not (`LearnedRanking._keep_unproven`). docs/search.md has the weights and how
-they were found.
+ranking is that of the cards. A skill without calls, or with far fewer, whose card is best keeps its place
+unless similar requests say more than its card (`LearnedRanking._keep_unproven`). docs/search.md has the
+weights and how they were found.
 
 Receipts of other hubs take from κ, the credit of a skill without calls: it is multiplied by 1 less the blame
 of the agent. So they never raise a skill, and own calls outweigh them.
@@ -41,7 +41,7 @@ NEXT_RECORD = 0.2
 
 OWN_WORDS = 2.2
 KEPT_MARGIN = 0.1
-"""A skill without calls keeps its place where `neighbours` without its words are at most ``OWN_WORDS`` times
+"""A skill with few calls keeps its place where `neighbours` without its words are at most ``OWN_WORDS`` times
 its own words, plus this margin (`LearnedRanking._compare`)."""
 
 FEW_CALLS = 0.5
@@ -208,7 +208,7 @@ class LearnedRanking:
         return self._try_unproven(learned, ranked, stems)
 
     def _keep_unproven(self, query: SearchQuery, learned: list[RankedSkill]) -> list[RankedSkill]:
-        """Give its place back to the best skill without calls if similar requests do not speak against it.
+        """Give its place back to the best skill with few calls if similar requests do not speak against it.
 
         The skills before it get scores just below its own, in their order.
         """
@@ -230,8 +230,9 @@ class LearnedRanking:
         if left > OWN_WORDS * own + KEPT_MARGIN:
             return learned
         learned = [rival if _is(one, rival) else one for one in learned]
-        kept = self.parts.get((rival.entry.id, rival.skill_id), ScoreParts(rival.score, 0.0, 0.0, 0.0))
-        self.parts[rival.entry.id, rival.skill_id] = replace(kept, history=0.0, is_kept=True)
+        parts = self.parts.get((rival.entry.id, rival.skill_id), ScoreParts(rival.score, 0.0, 0.0, 0.0))
+        history = rival.score - parts.card
+        self.parts[rival.entry.id, rival.skill_id] = replace(parts, history=history, is_kept=True)
         before = sorted((skill for skill in learned if skill.score > rival.score), key=lambda one: -one.score)
         lowered = {
             (skill.entry.id, skill.skill_id): rival.score * (1.0 - 1e-6 * (number + 1))
@@ -252,7 +253,7 @@ class LearnedRanking:
         return replace(skill, score=max(skill.score, parts.card))
 
     def _compare(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> tuple[float, float]:
-        """What speaks for ``rival``, which has no calls, and for ``first``; both from 0 to 1.
+        """What speaks for ``rival``, which has few calls, and for ``first``; both from 0 to 1.
 
         For ``rival`` the share of the request, by the rarity of its words, that its card has and neither the
         card of ``first`` nor a request that ``first`` served. For ``first`` its ``neighbours`` without the
