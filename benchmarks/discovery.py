@@ -41,6 +41,7 @@ REFRESH_S = 2.0
 WAIT_S = 30.0
 
 T = TypeVar("T")
+CardOf = Callable[[int], tuple[str, bytes]]
 
 
 def measure() -> list[Figure]:
@@ -154,19 +155,19 @@ async def _publish_and_wait(registry: Registry, hub: Hub, number: int) -> float:
     return max(0.0, seen_at - pushed_at)
 
 
-async def fill_over_http(url: str, agents: int = AGENTS) -> None:
+async def fill_over_http(url: str, agents: int = AGENTS, card_of: CardOf | None = None) -> None:
     """Publish cards in the registry at a URL."""
     async with HttpClient() as http:
-        await fill(HttpRegistry(url, http), agents)
+        await fill(HttpRegistry(url, http), agents, card_of)
 
 
-async def fill(registry: Registry, agents: int = AGENTS) -> None:
-    """Publish cards of agents that nobody serves."""
+async def fill(registry: Registry, agents: int = AGENTS, card_of: CardOf | None = None) -> None:
+    """Publish cards of agents that nobody serves; ``card_of`` gives the name and the card of a number."""
     waiting = iter(range(agents))
 
     async def work() -> None:
         for number in waiting:
-            name, card = _card(number)
+            name, card = (card_of or _card)(number)
             await publish_card(registry, name, card, version="1.0.0", skills=[], created=datetime.now(UTC))
 
     await asyncio.gather(*(work() for _ in range(CONCURRENT)))

@@ -28,20 +28,24 @@ class Visitor:
         self._headers = {"authorization": f"Bearer {token}", "accept": "text/html"}
 
     def read(self, path: str) -> bytes:
-        status, body = self._ask("GET", path)
+        status, body = self.ask("GET", path)
         if status != 200:
             raise RuntimeError(f"{path} answers {status}")
         return body
 
     def call(self, skill: str, params: dict[str, object], times: int = 1) -> object:
-        body = json.dumps({"jsonrpc": "2.0", "method": skill, "params": params, "id": 1})
-        found = b""
+        reply: dict[str, object] = {}
         for _ in range(times):
-            _, found = self._ask("POST", "/execute", body)
-        reply = json.loads(found)
+            reply = self.try_call(skill, params)
         if "result" not in reply:
             raise RuntimeError(f"{skill}: {reply}")
         return reply["result"]
+
+    def try_call(self, skill: str, params: dict[str, object]) -> dict[str, object]:
+        """The whole answer to a call, which may be an error."""
+        body = json.dumps({"jsonrpc": "2.0", "method": skill, "params": params, "id": 1})
+        reply: dict[str, object] = json.loads(self.ask("POST", "/execute", body)[1])
+        return reply
 
     def find_run(self) -> str:
         listed = self.call("list_runs", {"workflow": "long"})
@@ -50,12 +54,13 @@ class Visitor:
 
     def await_agent(self, name: str) -> None:
         until = time.monotonic() + START_S
-        while self._ask("GET", f"/agents/{name}/agent-card")[0] != 200:
+        while self.ask("GET", f"/agents/{name}/agent-card")[0] != 200:
             if time.monotonic() > until:
                 raise RuntimeError(f"{name} is not listed")
             time.sleep(0.2)
 
-    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+        """The status and body of a response."""
         headers = self._headers | ({} if body is None else {"content-type": "application/json"})
         self._connection.request(method, path, body, headers)
         reply = self._connection.getresponse()

@@ -3,8 +3,9 @@
 The load is `wrk` and the agent is nginx where they are installed (`scripts/services bench`), else one small
 process each. The proxies are nginx and a bare forwarder in Python under uvicorn. All run all the time and are
 loaded in turn, so that a busy machine is as busy for each. At the end each process of the hub of two is
-killed. The CPU is that of all processes of a hub; the best of the rounds counts. Calls in sessions of MCP use
-any connection for any session, so that half of them come to a process that does not have the session.
+frozen and killed. The CPU is that of all processes of a hub; the best of the rounds counts. Calls in sessions
+of MCP use any connection for any session, so that half of them come to a process that does not have the
+session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ FORWARDER_SHARE = 1.5
 """The CPU of a call through the hub, as a share of that through the forwarder."""
 
 FORWARDER = "bare forwarder"
+
+CALLERS_AT_ONCE = 8
+FROZEN_S = 2.0
 
 AGENT = '''
 from retinue import Agent
@@ -141,6 +145,8 @@ def _list_figures(place: tuple[str, int, str], values: Mapping[str, float]) -> l
         Figure(f"CPU per call, {where}", values["cpu_us"], "µs"),
         Figure(f"p50, {where}", values["p50_ms"], "ms"),
         Figure(f"p99, {where}", values["p99_ms"], "ms"),
+        Figure(f"slowest call, {where}", values["max_ms"], "ms"),
+        *(Figure(f"{kind} calls, {where}", values[kind], "") for kind in ("slow", "failed") if values[kind]),
     ]
 
 
@@ -162,27 +168,45 @@ def _compare(
 
 
 def _measure_kills(hub: Subject) -> list[Figure]:
-    """Kill each process in turn: how long no call is answered, and how long the leader is away."""
-    gaps_s, away_s = [], []
+    """Freeze and kill each process in turn: how long no call is answered, and how long the leader is away."""
+    gaps_s: dict[int, list[float]] = {signal.SIGSTOP: [], signal.SIGKILL: []}
+    away_s = []
     for number in range(2):
         (fork_server,) = _list_children(hub.pid)
-        serving = sorted(_list_children(fork_server))
-        answered, ended = [time.monotonic()], threading.Event()
-        caller = threading.Thread(target=_call_until, args=(hub, answered, ended))
-        caller.start()
-        time.sleep(0.5)
-        os.kill(serving[number], signal.SIGKILL)
-        began = time.monotonic()
-        urllib3.request("GET", f"{hub.url}/ready", headers={"connection": "close"}, retries=5)
-        away_s.append(time.monotonic() - began)
-        time.sleep(1.5)  # a process that has run for a second is started again at once
-        ended.set()
-        caller.join()
-        gaps_s.append(max(later - earlier for earlier, later in itertools.pairwise(answered)))
+        process = sorted(_list_children(fork_server))[number]
+        with _calling(hub, gaps_s[signal.SIGSTOP]):
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(FROZEN_S)
+            os.kill(process, signal.SIGCONT)
+        with _calling(hub, gaps_s[signal.SIGKILL]):
+            os.kill(process, signal.SIGKILL)
+            began = time.monotonic()
+            urllib3.request("GET", f"{hub.url}/ready", headers={"connection": "close"}, retries=5)
+            away_s.append(time.monotonic() - began)
+            time.sleep(1.5)  # a process that has run for a second is started again at once
+    gap = "longest time without an answered call, a process"
     return [
-        Figure("longest time without an answered call, a process killed", max(gaps_s), "s", target=0.1),
+        Figure(f"{gap} killed", max(gaps_s[signal.SIGKILL]), "s", target=0.1),
+        Figure(f"{gap} frozen for {FROZEN_S:g} s", max(gaps_s[signal.SIGSTOP]), "s", target=0.1),
         Figure("until the next leader answers, a process killed", max(away_s), "s", target=3.0),
     ]
+
+
+@contextlib.contextmanager
+def _calling(hub: Subject, gaps_s: list[float]) -> Iterator[None]:
+    """Several callers while inside, because one waits for a process that does not answer."""
+    answered, ended = [time.monotonic()], threading.Event()
+    callers = [
+        threading.Thread(target=_call_until, args=(hub, answered, ended)) for _ in range(CALLERS_AT_ONCE)
+    ]
+    for caller in callers:
+        caller.start()
+    time.sleep(0.5)
+    yield
+    ended.set()
+    for caller in callers:
+        caller.join()
+    gaps_s.append(max(later - earlier for earlier, later in itertools.pairwise(sorted(answered))))
 
 
 def _call_until(hub: Subject, answered: list[float], ended: threading.Event) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks import views
+from benchmarks import cold_start, views
 from benchmarks.figures import Figure
 from retinue.core.record import Listing
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
@@ -44,7 +44,7 @@ WORDS = ["plan", "build", "test", "review", "deploy", "measure", "translate", "f
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         figures = [figure for part in ("discover", "open") for figure in _ask(part, folder)]
-    return [*figures, *views.measure()]
+    return [*figures, *views.measure(), *cold_start.measure_many()]
 
 
 def _ask(part: str, folder: str) -> Iterator[Figure]:

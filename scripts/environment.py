@@ -1,4 +1,4 @@
-"""Makes ``.venv`` equal to ``uv.lock``, with the extras ``demo`` and ``koi``; does nothing when it is.
+"""Makes ``.venv`` equal to ``uv.lock``, with the extras of `list_extras`; does nothing when it is.
 
 Run by ``scripts/bootstrap [group …]``. Groups add up: ``make demo`` after ``make test`` takes nothing
 away. A stamp in ``.venv`` says what the last run made, so a second run costs the start of one Python.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,13 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
+def list_extras() -> list[str]:
+    """The extras of every environment; ``policy`` only where its engine has a wheel."""
+    has_wheel = platform.machine() in ("x86_64", "arm64", "aarch64")
+    has_wheel &= sys.platform == "darwin" or platform.libc_ver()[0] == "glibc"
+    return ["demo", "koi", *(["policy"] if has_wheel else [])]
+
+
 def make_environment(
     uv: Path,
     groups: list[str],
@@ -122,7 +130,7 @@ def make_environment(
     is_new = not (folder / "bin" / "python").exists()
     if is_new:
         environment["UV_PYTHON"] = python
-    chosen = ["--no-default-groups", "--extra", "demo", "--extra", "koi"]
+    chosen = ["--no-default-groups", *(word for extra in list_extras() for word in ("--extra", extra))]
     chosen += [word for group in groups for word in ("--group", group)]
 
     bytecode = ["--compile-bytecode"] if compiles else []

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from scripts import environment, get_uv
+from scripts.environment import list_extras
 from scripts.get_uv import PINS, PIP_SHA256, PIP_WHEEL, UvNotFoundError, install_uv, pinned_version
 from scripts.package_settings import Settings
 
@@ -212,7 +213,8 @@ def test_a_bare_python_gets_uv_and_the_locked_environment(
     copy: Path, bare_python: Path, path_without_uv: str
 ) -> None:
     told = _bootstrap(copy, bare_python, path_without_uv)
-    chosen = "--no-default-groups --extra demo --extra koi --group test"
+    extras = " ".join(f"--extra {extra}" for extra in list_extras())
+    chosen = f"--no-default-groups {extras} --group test"
     assert f"uv sync --locked --compile-bytecode {chosen}" in told
     assert "UV_PYTHON_DOWNLOADS=never" in told
     assert f"UV_PYTHON={bare_python}" in told

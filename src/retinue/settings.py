@@ -272,11 +272,11 @@ def find_missing_parts(settings: Settings, kind: Kind | None = None) -> Mapping[
     read = ((name, getattr(settings, name, None)) for name in KNOWN_PARTS)
     # the table of an installed part is an object of its class
     tables = {name: table for name, table in read if table and isinstance(table, Mapping)}
-    wanted = {
+    needed = {
         *refused,
         *(name for name, table in tables.items() if kind is None or KNOWN_PARTS[name].is_wanted(table, kind)),
     }
-    missing = sorted(wanted - {*settings.parts.off})
+    missing = sorted(needed - {*settings.parts.off})
     reasons = {name: refused.get(name) or explain_missing(name) for name in missing}
     return {name: error for name, error in reasons.items() if error is not None}
 

@@ -36,7 +36,7 @@ Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer
 
 
 OwnersHints = Mapping[str, Mapping[HintName, bool]]
-"""What calls of skills do, by globs of their ids: what the owner says in place of their authors."""
+"""Hints about skills by globs of their ids, which the owner gives in place of their authors."""
 
 
 class HubTable(_Table):
@@ -97,7 +97,7 @@ class ImportTable(_Table):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(one is not None for one in (self.url, self.command, self.openapi, self.a2a)) != 1:
+        if sum(source is not None for source in (self.url, self.command, self.openapi, self.a2a)) != 1:
             raise ValueError("an import has one of url, command, openapi and a2a")
         return self
 

@@ -31,6 +31,7 @@ from retinue.core.errors import (
 )
 from retinue.storage.contexts import ContextFile, HubContext, find_configuration_folder
 from retinue.web.issued_tokens import TokenFile
+from tests.client.hubs import use_expired_token
 from tests.client.scripted_hub import CutError, FaultError, ScriptedHub
 from tests.ports import reserved_port
 from tests.serving import serve_app
@@ -383,12 +384,7 @@ async def test_an_expired_token_is_named_and_a_new_one_is_taken_up(
 ) -> None:
     hub = await system.start_hub()
     await system.start_agent(word_agent())
-    system.state.forget_hub()
-    tokens = TokenFile(system.state.keys)
-    _, expired = tokens.issue(["mesh", "exposed"], lifetime_s=0)
-    _, valid = tokens.issue(["mesh", "exposed"])
-    monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("RETINUE_TOKEN", expired)
+    valid = use_expired_token(system, tmp_path, monkeypatch)
     async with retinue.connect(hub.url) as mesh:
         with pytest.raises(NotAuthenticatedError, match="rejects the token") as refused:
             await mesh.call("count_words", text="a")

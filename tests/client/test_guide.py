@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from click.testing import CliRunner
 
 from retinue import Agent
 from retinue.cli.program import program
-from retinue.client.sync_connection import LoopThread
-from retinue.storage.state import State
+from tests.client.hubs import hub_in_thread
 from tests.docs.pages import README, ROOT
 from tests.docs.test_docs import SYBIL
-from tests.system import open_system
 
 PAGE = ROOT / "docs" / "guides" / "python-client.md"
 
@@ -51,22 +48,8 @@ def names() -> dict[str, Any]:
 @pytest.fixture
 def hub(retinue_home: Path, names: dict[str, Any]) -> Iterator[None]:
     """A hub with an agent and that of the guide, in a loop of another thread."""
-
-    @asynccontextmanager
-    async def running() -> Any:
-        async with open_system(State(retinue_home)) as system:
-            await system.start_agent(make_agent())
-            await system.start_agent(names["agent"])
-            await system.start_hub()
-            yield
-
-    thread, system = LoopThread(), running()
-    thread.run(system.__aenter__())
-    try:
+    with hub_in_thread(retinue_home, make_agent(), names["agent"]):
         yield
-    finally:
-        thread.run(system.__aexit__(None, None, None))
-        thread.close()
 
 
 @pytest.mark.usefixtures("hub")

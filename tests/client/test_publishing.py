@@ -9,6 +9,7 @@ import pytest
 import retinue
 from retinue.core.errors import (
     DefinitionError,
+    InvalidParametersError,
     InvalidSettingError,
     MalformedArtifactError,
     RegistryLoginError,
@@ -70,3 +71,10 @@ async def test_agents_in_memory_have_no_registry() -> None:
     async with connect_agents() as mesh:
         with pytest.raises(InvalidSettingError, match="no registry"):
             await mesh.publish(CARD)
+
+
+@pytest.mark.parametrize("name", ["count.yaml", "flows/night count.yml ", "card.json"])
+async def test_the_name_of_a_file_in_place_of_its_text_is_named(name: str) -> None:
+    async with connect_agents() as mesh:
+        with pytest.raises(InvalidParametersError, match="the name of a file, and not its text"):
+            await mesh.publish(name)

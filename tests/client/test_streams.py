@@ -21,7 +21,7 @@ from retinue.core.errors import (
     NotAuthenticatedError,
     SkillNotOfferedError,
 )
-from retinue.web.issued_tokens import TokenFile
+from tests.client.hubs import use_expired_token
 from tests.client.scripted_hub import ScriptedHub
 from tests.ports import reserved_port
 from tests.serving import serve_app
@@ -172,12 +172,7 @@ async def test_a_stream_with_an_expired_token_says_so_and_the_next_takes_the_new
 ) -> None:
     hub = await system.start_hub()
     await system.start_agent(telling_agent())
-    system.state.forget_hub()
-    tokens = TokenFile(system.state.keys)
-    _, expired = tokens.issue(["mesh", "exposed"], lifetime_s=0)
-    _, valid = tokens.issue(["mesh", "exposed"])
-    monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("RETINUE_TOKEN", expired)
+    valid = use_expired_token(system, tmp_path, monkeypatch)
     async with retinue.connect(hub.url) as mesh:
         (refused,) = await list_updates(mesh.stream("review", code="x"))
         assert refused.outcome is not None

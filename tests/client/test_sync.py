@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from retinue.core.errors import (
     InvalidParametersError,
     InvalidRequestError,
 )
-from retinue.storage.state import State
-from tests.system import open_system
+from tests.client.hubs import hub_in_thread
 
 APPROVED = {"name": "approved", "steps": [{"id": "ask", "wait_for": {"topic": "approve"}}]}
 
@@ -61,21 +59,8 @@ def word_agent() -> Agent:
 @pytest.fixture
 def hub(retinue_home: Path) -> Iterator[None]:
     """A hub with an agent, in a loop of another thread."""
-
-    @asynccontextmanager
-    async def running() -> Any:
-        async with open_system(State(retinue_home)) as system:
-            await system.start_agent(word_agent())
-            await system.start_hub()
-            yield
-
-    thread, system = LoopThread(), running()
-    thread.run(system.__aenter__())
-    try:
+    with hub_in_thread(retinue_home, word_agent()):
         yield
-    finally:
-        thread.run(system.__aexit__(None, None, None))
-        thread.close()
 
 
 @pytest.mark.usefixtures("hub")

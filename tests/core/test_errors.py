@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.core import errors
-from retinue.core.error_kinds import admission, base, execution, lookups, machine, requests
+from retinue.core.error_kinds import admission, base, execution, lookups, machine, requests, runs
 from retinue.core.errors import (
     AgentUnreachableError,
     CallTimedOutError,
@@ -46,7 +46,7 @@ SHARES_ITS_PARENTS_TYPE = {"InvalidRequestError", "ExecutionFailedError"}
 
 KINDS = "retinue.core.error_kinds."
 
-TOPICS = (base, requests, lookups, admission, execution, machine)
+TOPICS = (base, requests, lookups, admission, execution, runs, machine)
 """The modules of the classes, in the order of the drawing."""
 
 

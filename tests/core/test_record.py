@@ -41,7 +41,7 @@ FIELDS = {
 ADDED_FIELDS = {
     "TraceContext": {"depth_given", "sent_at_ms", "extension"},
     "Outcome": {"calls_used"},
-    "Principal": {"agents", "through", "send", "groups"},
+    "Principal": {"agents", "through", "send", "groups", "team"},
     "AgentRecord": {"deprecated", "weight"},
     "Skill": {"channel", "listed"},
     "Resource": {"title", "description", "live"},
@@ -51,7 +51,8 @@ ADDED_FIELDS = {
 ``sent_at_ms`` is the replay window's, ``calls_used`` gives back what is left of a budget (decision 0018);
 ``extension``: what a chain may spend on models, and fields of newer releases (specification 7.5);
 ``agents``: a token may show a part of the mesh only; ``through`` and ``send``: the agent that started a run
-for its caller, and what it may call (decision 0102); ``groups``: those of a JWT, for policies; what MCP says
+for its caller, and what it may call (decision 0102); ``groups``: those of a JWT, for policies; ``team``:
+whose policies bind the agent that calls; what MCP says
 of resources and prompts, and whether readers may subscribe (specification 5); whether a skill talks to its
 caller, and whether it is in the list of tools; ``deprecated`` and ``weight``: versions side by side
 (specification 7.9).

@@ -13,6 +13,29 @@ from tests.ports import reserved_port
 from tests.processes.freezing import freeze
 from tests.processes.running import WAIT_S, Program, wait_until
 
+GATED_WORKER = '''
+import asyncio
+from pathlib import Path
+
+from retinue import Agent
+
+agent = Agent("worker-agent", version="1.0.0")
+HERE = Path(__file__).parent
+
+
+@agent.skill
+async def work(n: int) -> dict[str, int]:
+    """Adds one; the one of number 1 waits for a file named go."""
+    with (HERE / "log").open("a") as log:
+        log.write(f"begin {n}\\n")
+    while n == 1 and not (HERE / "go").exists():
+        await asyncio.sleep(0.02)
+    with (HERE / "log").open("a") as log:
+        log.write(f"end {n}\\n")
+    return {"n": n + 1}
+'''
+"""An agent that logs the begin and the end of each call."""
+
 AGENT = '''
 import asyncio
 import os

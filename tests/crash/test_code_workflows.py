@@ -9,30 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.crash.agents import GATED_WORKER
 from tests.processes.running import Program, execute, program, wait_until
 from tests.requirements import requirement
 
-AGENT = '''
-import asyncio
-from pathlib import Path
-
-from retinue import Agent
-
-agent = Agent("worker-agent", version="1.0.0")
-HERE = Path(__file__).parent
-
-
-@agent.skill
-async def work(n: int) -> dict[str, int]:
-    """Adds one; the one of number 1 waits for a file named go."""
-    with (HERE / "log").open("a") as log:
-        log.write(f"begin {n}\\n")
-    while n == 1 and not (HERE / "go").exists():
-        await asyncio.sleep(0.02)
-    with (HERE / "log").open("a") as log:
-        log.write(f"end {n}\\n")
-    return {"n": n + 1}
-'''
 FLOWS = '''
 from pathlib import Path
 
@@ -98,7 +78,7 @@ class Hub:
 def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
     tmp_path: Path, retinue_home: Path, database: str
 ) -> None:
-    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "worker.py").write_text(GATED_WORKER)
     (tmp_path / "flows.py").write_text(FLOWS)
     settings = tmp_path / "retinue.toml"
     stored = f'database = "{database}"\n'
@@ -139,7 +119,7 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
 @pytest.mark.timeout(600)
 def test_a_worker_without_the_code_of_a_run_passes_it_on(tmp_path: Path, retinue_home: Path) -> None:
     """It takes the run of a killed hub over; a worker that is started with the file executes it."""
-    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "worker.py").write_text(GATED_WORKER)
     (tmp_path / "flows.py").write_text(FLOWS)
     settings = tmp_path / "retinue.toml"
     settings.write_text(f"{SETTINGS}[runs]\nlease_s = 3\n")
@@ -167,7 +147,7 @@ def test_a_worker_without_the_code_of_a_run_passes_it_on(tmp_path: Path, retinue
 def test_a_hub_lists_and_starts_the_workflows_of_a_worker_and_says_when_it_is_missing(
     tmp_path: Path, retinue_home: Path, database: str
 ) -> None:
-    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "worker.py").write_text(GATED_WORKER)
     (tmp_path / "flows.py").write_text(FLOWS)
     (tmp_path / "retinue.toml").write_text(f'database = "{database}"\n[runs]\nlease_s = 3\n')
     with program("serve", "worker.py", cwd=tmp_path) as agent:

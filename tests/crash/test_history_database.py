@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import orjson
+import psycopg
 import pytest
 
 from retinue.core.call import Principal
@@ -13,6 +18,7 @@ from retinue.mesh.history.search_history import SearchHistory
 from retinue.storage.history_store import ServerDatabase, SqlHistory
 from retinue.storage.receipt_store import ReceiptClaims
 from tests.crash.postgres import Postgres
+from tests.processes.running import execute, program, wait_until
 
 ANNA = Principal("token:anna", "token", frozenset({"mesh", "exposed"}))
 RECORD = Experience("r1", 100.0, SkillKey("home", "routes", "plan"), "d", (-1, 2), -3, "done")
@@ -62,3 +68,73 @@ def test_of_hubs_on_one_database_one_claims_the_receipt_of_a_day(postgres: Postg
     assert second.claim(("agents/plan", "sha256:2"), 1_060.0, day_s), "another version of the card"
     assert second.claim(card, 1_000.0 + day_s, day_s), "the day is over"
     assert not first.claim(card, 1_060.0 + day_s, day_s)
+
+
+AGENT = """
+from retinue import Agent
+
+agent = Agent("routes-agent", version="1.0.0")
+
+
+@agent.skill(read_only=True)
+def plan_route(place: str) -> str:
+    "Plans a journey by train."
+    return f"to {place}"
+"""
+QUERY = {"query": "plan a journey by train", "detailed": True}
+
+
+def find(url: str, token: str) -> Any:
+    return execute(url, "find_skills", QUERY, token)["result"]
+
+
+def is_listed(url: str, token: str) -> bool:
+    return bool(find(url, token)["skills"])
+
+
+def list_tables(url: str) -> set[str]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    return {name for (name,) in rows if "history" in name or "wishes" in name or "receipt" in name}
+
+
+def test_a_hub_learns_from_the_calls_at_another_hub_and_one_that_is_off_stores_nothing(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    database = postgres.create_database()
+    (tmp_path / "routes.py").write_text(AGENT)
+    at_agent = {"RETINUE_HOME": str(tmp_path / "agent")}
+    registries = orjson.dumps([str(tmp_path / "agent" / "registry")]).decode()
+    first, second = (
+        {
+            "RETINUE_HOME": str(tmp_path / name),
+            "RETINUE_REGISTRIES": registries,
+            "RETINUE_DATABASE": database,
+        }
+        for name in ("first", "second")
+    )
+    bare = ("hub", "--bare", "--port", "0")
+    with program("serve", "routes.py", cwd=tmp_path, environment=at_agent) as served:
+        served.wait_for("published")
+        for name in ("first", "second"):  # hubs of one mesh have its key
+            shutil.copytree(tmp_path / "agent" / "keys", tmp_path / name / "keys")
+        token = (tmp_path / "agent" / "keys" / "local.token").read_text()
+        off = {**first, "RETINUE_HISTORY__KEEP": "false", "RETINUE_EXAM__POLICY": "off"}
+        for environment in (off, first):
+            with program(*bare, cwd=tmp_path, environment=environment) as hub:
+                url = hub.url_in("hub at")
+                wait_until(partial(is_listed, url, token), "the agent is listed")
+                assert execute(url, "plan_route", {"place": "Rome"}, token)["result"] == "to Rome"
+                execute(url, "find_skills", {"query": "a taxi to the moon"}, token)
+            if environment is off:
+                assert list_tables(database) == set()
+        with program(*bare, cwd=tmp_path, environment=second) as other:
+            url = other.url_in("hub at")
+            wait_until(partial(is_listed, url, token), "the agent is listed")
+            (learned,) = find(url, token)["learned"]
+            assert learned["skill"] == "plan_route"
+            rows = execute(url, "show_history", {}, token)["result"]["skills"]
+            assert [(row["skill"], row["verdicts"]) for row in rows] == [("plan_route", {"done": 1})]
+            assert len(execute(url, "list_wishes", {}, token)["result"]["wishes"]) == 1
+            assert execute(url, "forget_history", {}, token)["result"] == {"forgotten": 2}
+            assert "learned" not in find(url, token)

@@ -14,30 +14,10 @@ import pytest
 from retinue.workflows.durable.runs import DurableRuns
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRecord, RunRequest
+from tests.crash.agents import GATED_WORKER
 from tests.ports import reserve_port
 from tests.processes.running import WAIT_S, Program, execute, program, wait_until
 
-AGENT = '''
-import asyncio
-from pathlib import Path
-
-from retinue import Agent
-
-agent = Agent("worker-agent", version="1.0.0")
-HERE = Path(__file__).parent
-
-
-@agent.skill
-async def work(n: int) -> dict[str, int]:
-    """Adds one; the second time it waits for a file named go."""
-    with (HERE / "log").open("a") as log:
-        log.write(f"begin {n}\\n")
-    while n == 1 and not (HERE / "go").exists():
-        await asyncio.sleep(0.02)
-    with (HERE / "log").open("a") as log:
-        log.write(f"end {n}\\n")
-    return {"n": n + 1}
-'''
 FLOW = """
 name: three
 steps:
@@ -52,7 +32,7 @@ EVENT_WITHIN_S = 100.0
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Program]:
-    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "worker.py").write_text(GATED_WORKER)
     (tmp_path / "flow.yaml").write_text(FLOW)
     # Another test may give a port that the killed agent leaves to an agent of the same name in another mesh.
     with program("serve", "worker.py", "--port", str(reserve_port()), cwd=tmp_path) as served:

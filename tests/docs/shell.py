@@ -26,6 +26,7 @@ READY = {
     "worker": "worker on",
     "koi demo": "Ctrl-C ends the demo",
     "koi agent": ", tools: ",
+    "record-team": "recording for",
 }
 AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
 KOI = tuple(f"http://127.0.0.1:{port}" for port in (9000, 8101, 8102))
@@ -44,8 +45,11 @@ class Shell:
         self.said = ""
         """What the last command wrote to standard error."""
 
-    def type(self, command: str) -> str:
-        """Run one command to its end, or until it is ready; gives its standard output."""
+    def type(self, command: str, *, status: int = 0) -> str:
+        """Run one command to its end, or until it is ready; gives its standard output.
+
+        ``status`` is the exit status that it must have.
+        """
         background = command.endswith(" &")
         words = shlex.split(self.to_real(command.removesuffix(" &")))
         given = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
@@ -63,7 +67,7 @@ class Shell:
         else:
             found = sys.executable if name == "python" else get_program(name)
             done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=FEW_S)
-        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        assert done.returncode == status, f"$ {command}\n{done.stdout}{done.stderr}"
         self.said = done.stderr
         return done.stdout
 
@@ -92,6 +96,12 @@ class Shell:
         ]
         assert meant, f"nothing here is {text!r}"
         return meant
+
+    def finish(self, text: str) -> None:
+        """Wait for the end of what was started here, by a part of its command."""
+        for command, started in self._started:
+            if text in command:
+                assert started.wait() == 0, started.output
 
     def kill(self, command: str) -> str:
         """What ``kill -9 $(COMMAND)`` does, to a program that was started here, and to no other."""

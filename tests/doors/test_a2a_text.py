@@ -9,6 +9,7 @@ import pytest
 from retinue.a2a.server import choosing
 from retinue.authoring.agent import Agent
 from retinue.hub.text_skills import MAX_OPTIONS
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask, message, naming, parts_of, read_events, send, state_of
 from tests.system import Hub, System, Wire
@@ -68,6 +69,8 @@ async def test_a_text_goes_to_the_skill_that_the_search_is_sure_of(wire: Wire, h
     task = (await send(wire, hub.url, text))["task"]
     assert (state_of(task), parts_of(task)) == (DONE, [{"text": f"sunny: {text}"}])
     assert task["artifacts"][0]["name"] == "forecast"
+    history = hub.process.get(SearchHistory)
+    assert [(one.key.skill, one.verdict) for one in history.list_records()] == [("forecast", "done")]
 
 
 async def test_a_text_goes_to_orchestrate_where_a_model_is_available(system: System, wire: Wire) -> None:

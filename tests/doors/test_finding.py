@@ -14,6 +14,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.runtime.parts.finding.exam import Exams
+from retinue.web.issued_tokens import TokenFile
 from tests.system import Hub, System, Wire
 
 
@@ -105,7 +106,7 @@ async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system
 
     await system.start_agent(first)
     await system.start_agent(second)
-    hub = await system.start_hub()
+    hub = await system.start_hub(dashboard=True)
     book = hub.process.get(ExamBook)
     book.policy = "require"
     hub.process.dispatcher.select = book.select
@@ -119,7 +120,7 @@ async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system
     assert await exams.examine_due() == 0
     rows = (await get(wire, hub, system, "list_agents", {"detailed": True}))["agents"]
     results = {row["name"]: row["exam"] for row in rows}
-    assert results["first"] == {"result": "passed"}
+    assert (results["first"]["result"], results["first"]["calls"]) == ("passed", 1)
     assert results["second"]["result"] == "failed"
     assert "measure_words" in results["second"]["problems"][0]
     for _ in range(3):
@@ -127,6 +128,21 @@ async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system
     assert await get(wire, hub, system, "call_skill", {**call, "agent": "second"}) == -1, "it was named"
     why = await get(wire, hub, system, "find_skills", {"query": "count words", "why": "second"})
     assert any("failed its exam: measure_words" in reason for reason in why["why"]["reasons"])
+    shown = (await get(wire, hub, system, "show_agent", {"name": "second"}))["exam"]
+    assert (shown["result"], shown["calls"], len(shown["at"])) == ("failed", 1, 25)
+    page, narrow = (
+        f"{hub.url}/ui/agents/second",
+        TokenFile(system.state.keys).issue(("exposed",), name="bob")[1],
+    )
+    own = (await wire.get(page, authorization=system.token, accept="text/html")).body.decode()
+    assert "Entrance exam" in own
+    assert "measure_words: " in own
+    passed = (
+        await wire.get(f"{hub.url}/ui/agents/first", authorization=system.token, accept="text/html")
+    ).body
+    assert b"passed" in passed
+    of_bob = await wire.get(page, authorization=f"Bearer {narrow}", accept="text/html")
+    assert b"measure_words: " not in of_bob.body
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from retinue.mcp.relay.session_records import RelayedRecords
-from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.server.shared_sessions import SharedSessions
+from retinue.mcp.session_records import RelayedRecords, SessionRecords
 from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.storage.state import State
 from tests.mcp.clients import connect, texts

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from retinue.authoring.agent import Agent
@@ -18,7 +16,7 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.issued_tokens import TokenFile
 from tests.requirements import requirement
-from tests.system import System, Wire, open_system, open_wire
+from tests.system import System, Wire, open_system
 
 
 def make_agent(name: str = "shop-agent") -> Agent:
@@ -42,18 +40,6 @@ def make_agent(name: str = "shop-agent") -> Agent:
         return ""
 
     return agent
-
-
-@pytest.fixture
-async def system(retinue_home: Path) -> AsyncIterator[System]:
-    async with open_system(State(retinue_home)) as system:
-        yield system
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with open_wire() as wire:
-        yield wire
 
 
 async def read(wire: Wire, url: str, **headers: str) -> dict[str, Any]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
+import pytest
 
+from retinue.core.errors import InvalidSettingError, StateError
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import publish_workflow
+from retinue.runtime.imports import connections, files
+from retinue.runtime.imports.files import write_import
+from retinue.runtime.parts import policies
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
+from retinue.storage.state import State
 from tests.doors.test_policies import STEPS, open_bank, write_policies
 from tests.mcp.upstream.library_server import Library, serve_library
-from tests.system import WAIT_S, System, Wire
+from tests.system import WAIT_S, Reply, System, Wire
 
 START = '@id("stored") @reason("stored ones only") forbid(principal, action == Retinue::Action::"start", '
 IMPORT = '@id("no-lib") @reason("closed") forbid(principal, action == Retinue::Action::"import", '
@@ -89,3 +97,68 @@ async def test_an_import_that_policies_forbid_is_disconnected_and_connected_agai
     write_policies(system, IMPORT + 'resource == Retinue::Import::"lib");')
     hub.process.get(LoadedPolicies).reload()
     assert "no-lib" in await wait_until(connected=False)
+
+
+async def test_a_workflow_that_may_not_be_published_is_not_stored_by_a_skill(
+    system: System, wire: Wire
+) -> None:
+    write_policies(
+        system,
+        '@id("mine") @reason("by hand") forbid(principal, action == Retinue::Action::"publish", resource) '
+        'when { resource.name == "workflows/nightly" };',
+    )
+    hub = await system.start_hub()
+
+    async def store(name: str) -> Reply:
+        text = orjson.dumps({**STEPS, "name": name}).decode()
+        return await wire.call(hub.url, "store_workflow", {"text": text}, authorization=system.token)
+
+    assert (await store("weekly")).result["reference"] == "workflows/weekly:v1"
+    refused = await store("nightly")
+    assert refused.error["data"]["type"] == "policy_denied"
+    assert "publish of workflows/nightly is denied: by hand (mine)" in refused.error["message"]
+
+
+async def test_a_change_of_imports_that_could_not_be_read_is_read_again(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = await system.start_hub()
+    failures = [StateError("the disk does not answer")]
+    read = files.read_imports
+
+    def read_late(settings: Settings, state: State) -> Mapping[str, ImportTable]:
+        if failures:
+            raise failures.pop()
+        return read(settings, state)
+
+    monkeypatch.setattr(connections, "read_imports", read_late)
+    write_import(system.state, "lib", ImportTable(command="/nowhere/program"))
+    async with asyncio.timeout(WAIT_S):
+        while not (await wire.call(hub.url, "list_imports", {})).result["imports"]:
+            await asyncio.sleep(0.05)
+    assert not failures
+
+
+async def test_files_of_now_are_in_force_when_policies_have_caught_up(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_policies(system, "// none")
+    loaded = (await system.start_hub()).process.get(LoadedPolicies)
+    readings = [0]
+    read = policies._read
+
+    def read_while_another_begins(*arguments: Any) -> Any:
+        readings[0] += 1
+        if readings[0] == 1:
+            loaded._begin(None)  # as the watch does; this reading then does not count
+        return read(*arguments)
+
+    monkeypatch.setattr(policies, "_read", read_while_another_begins)
+    write_policies(system, '@id("closed") forbid(principal, action, resource);')
+    await loaded.catch_up()
+    assert loaded.gate is not None
+    assert [policy.id for policy in loaded.gate.engine.policies.policies] == ["closed"]
+    write_policies(system, "forbid(")
+    with pytest.raises(InvalidSettingError, match=r"own\.cedar"):
+        await loaded.catch_up()
+    assert loaded.gate.engine.policies.policies

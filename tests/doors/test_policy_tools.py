@@ -121,6 +121,7 @@ async def test_what_was_called_is_replayed_against_other_policies_and_suggests_i
     assert "// 2 calls, the last one" in suggested
     policies = load_policies({"suggested.cedar": suggested}, default="deny").policies
     assert all(policy.effect == "permit" for policy in policies)
+    assert "_policies" not in suggested  # the owner may always call them
     checked = await run("policy", "check", "--default", "deny", str(file))
     assert checked.exit_code == 0, checked.output
     again = await run("policy", "replay", "--strict", "--default", "deny", "--json", str(file))

@@ -6,12 +6,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import nan
 from typing import Any
 
 import pytest
 
-from retinue import CallTimedOutError, ExecutionFailedError, InvalidParametersError, Run, workflow
+from retinue import Agent, CallTimedOutError, ExecutionFailedError, InvalidParametersError, Run, workflow
+from retinue.core.json_values import find_nonfinite
 from retinue.flows.arguments import arguments_as_json, to_json
 from retinue.flows.body import HostedWorkflows
 from retinue.flows.steps import mark_of
@@ -245,3 +247,61 @@ async def test_a_wrong_argument_of_a_step_is_named_with_the_line_of_the_author(
     assert message in failed.value.message
     assert "test_faults_of_bodies.py:" in failed.value.message
     assert "Traceback" not in failed.value.message
+
+
+class Panic(BaseException):
+    """What a library in Rust raises, which is no Exception."""
+
+
+@pytest.mark.parametrize("raised", [GeneratorExit, Panic])
+async def test_whatever_a_body_or_an_own_function_raises_is_a_failure_of_the_run(
+    raised: type[BaseException],
+) -> None:
+    undone: list[str] = []
+    agent = Agent("shop", version="1.0.0")
+
+    @agent.skill
+    async def give_back() -> str:
+        """Undoes."""
+        undone.append("yes")
+        return "done"
+
+    @workflow
+    async def fails(run: Run) -> str:
+        run.undo("give_back", {})
+        raise raised("at once")
+
+    def panic() -> None:
+        raise Panic("deep inside")
+
+    @workflow
+    async def steps(run: Run) -> str:
+        try:
+            await run.step(panic)
+        except ExecutionFailedError as error:
+            return error.message
+        return ""
+
+    fault = (await run_workflow(fails, agents=[agent])).record.fault
+    assert fault is not None
+    assert raised.__name__ in str(fault)
+    assert undone == ["yes"]
+    assert "Panic: deep inside" in (await run_workflow(steps)).get()
+
+
+async def test_arguments_that_hold_themselves_and_classes_are_refused_or_taken_in_finite_time() -> None:
+    @dataclass
+    class Node:
+        child: Node | None = None
+
+    circle: dict[str, Any] = {"list": []}
+    circle["list"].append(circle)
+    with pytest.raises(InvalidParametersError, match="argument node of plant is no JSON value"):
+        arguments_as_json("plant", {"node": circle})
+    node = Node()
+    node.child = node
+    assert find_nonfinite([node, Node, {"a": [1.5, None]}]) is None
+    shared = [nan]
+    problem = find_nonfinite({"a": [shared, shared]})
+    assert problem is not None
+    assert problem.path == "a.1.0"

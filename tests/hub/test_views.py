@@ -11,8 +11,8 @@ from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Principal
 from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.hub.orchestration.agent_list import add_capability_skills
 from retinue.hub.orchestration.roster import Roster
-from retinue.hub.orchestration.skills import add_capability_skills
 from retinue.hub.search import add_search_skills
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings

@@ -13,6 +13,7 @@ from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import MIN_ANSWER_TOKENS, Ledger, find_window, read_day
+from retinue.llm.team_budget import TeamBudget, TeamLimits
 from retinue.thinking.prompt_size import estimate_tokens
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -112,6 +113,49 @@ def test_a_run_has_a_budget_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(BudgetSpentError, match="per run"):
         spend(ledger, "one")
     spend(ledger, "two")
+
+
+def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_path: Path) -> None:
+    clock, limits = Days(), TeamLimits("words", tokens_per_day=ASKED + 1200)
+
+    def open_ledger(name: str, **own: Any) -> Ledger:
+        spec = ModelSpec(name, model="m", prices=PRICES, budget=Budget(**own))
+        budget = TeamBudget(tmp_path / "words@.json", limits, lapse_s=60.0, clock=clock)
+        return Ledger(tmp_path / f"words@{name}.json", spec, team=budget, clock=clock)
+
+    first, second = open_ledger("one"), open_ledger("two")  # each is a process of its own
+    with first.reserve(PROMPT, "r") as reserved:
+        assert reserved.max_tokens == PROMPT.max_tokens
+        with pytest.raises(BudgetSpentError) as caught:
+            spend(second)
+        assert "the team words has 200 tokens" in caught.value.message
+        assert caught.value.data["setting"] == "budget.max_tokens_per_day"
+        reserved.settle(Usage(100, 50))
+    assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens, "what was not used is free again"
+    with pytest.raises(BudgetSpentError) as caught:
+        spend(open_ledger("three", tokens_per_call=100))
+    assert caught.value.data["setting"] == "llm.three.max_tokens_per_call", "it never widens a model's own"
+
+    # a process that is killed in a call gives back what it has reserved when the call must have ended
+    killed = first.reserve(PROMPT, "r")
+    killed.__enter__()
+    with pytest.raises(BudgetSpentError):
+        spend(second)
+    clock.now += timedelta(seconds=61)
+    assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens
+    clock.now += timedelta(days=1)
+    assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens
+    killed.__exit__(None, None, None)
+    (tmp_path / "words@.json").write_text("[]")
+    with pytest.raises(StateDamagedError):
+        spend(second)
+
+
+def test_a_limit_of_the_costs_of_a_team_needs_prices(tmp_path: Path) -> None:
+    budget = TeamBudget(tmp_path / "t@.json", TeamLimits("t", cost_per_day=1.0), lapse_s=60.0)
+    ledger = Ledger(tmp_path / "t@m.json", ModelSpec("m", model="unknown-model"), team=budget)
+    with pytest.raises(InvalidSettingError, match="a cost is limited"):
+        spend(ledger)
 
 
 def test_a_limit_of_costs_needs_prices(tmp_path: Path) -> None:

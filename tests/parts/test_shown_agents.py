@@ -104,10 +104,10 @@ async def test_a_hub_lists_the_agents_that_a_caller_sees_and_an_agent_none() -> 
 
 async def test_a_hub_finds_the_only_other_spelling_of_a_seen_name() -> None:
     shown = MeshAgents(make_agent(), CLOSED, URL, make_directory("echo-one", "two_a", "two-a"))
-    assert shown.find_spelling("Echo_One", FRIEND) == "echo-one"
-    assert shown.find_spelling("Echo_One", STRANGER) is None
-    assert shown.find_spelling("Two-A", FRIEND) is None
-    assert OwnAgent(make_agent(), CLOSED, URL).find_spelling("Home", FRIEND) is None
+    assert await shown.find_spelling("Echo_One", FRIEND) == "echo-one"
+    assert await shown.find_spelling("Echo_One", STRANGER) is None
+    assert await shown.find_spelling("Two-A", FRIEND) is None
+    assert await OwnAgent(make_agent(), CLOSED, URL).find_spelling("Home", FRIEND) is None
 
 
 async def test_a_hub_tells_of_changes_of_the_agent_that_was_asked_for() -> None:

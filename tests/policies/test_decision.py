@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import cedarpy
 import pytest
 
 from retinue.core.call import Principal
@@ -254,3 +255,19 @@ def test_an_agent_that_calls_itself_is_one_entity() -> None:
 def test_a_case_at_a_time_that_utc_does_not_have_is_refused(now: str) -> None:
     with pytest.raises(InvalidSettingError, match=r"^c\.yaml: case 1: now: .* the year in UTC"):
         parse_cases("c.yaml", [{"call": "bank/pay", "expect": "allow", "now": now}])
+
+
+def test_a_panic_of_the_engine_denies(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object) -> None:
+        raise PanicException("index out of bounds")
+
+    made = engine(PERMIT)
+    monkeypatch.setattr(cedarpy, "is_authorized", panic)
+    decided = made.decide(facts())
+    assert (decided.verdict, decided.problem) == (
+        "deny",
+        "the engine of policies failed: index out of bounds",
+    )

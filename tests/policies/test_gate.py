@@ -19,12 +19,13 @@ from retinue.core.errors import AgentUnreachableError, ApprovalNeededError, Poli
 from retinue.core.record import LOCAL_SOURCE
 from retinue.core.trust import Trust
 from retinue.core.usage import SOURCES, Sources, Usage
+from retinue.mesh.guard.call_marks import ORIGIN, find_origin, note_origin
 from retinue.mesh.guard.sources import read_trace
 from retinue.mesh.guard.spending import accept_usage
 from retinue.mesh.guard.trace_guard import TraceGuard, next_hop
 from retinue.policies.decision import MANY, Engine
 from retinue.policies.entities import TeamScope
-from retinue.policies.gate import ORIGIN, Gate, find_origin, note_origin
+from retinue.policies.gate import Gate
 from retinue.policies.policy_set import Policy, load_policies
 from tests.mesh.scripted import make_call, make_dispatcher, make_listing, make_skill, unreachable
 

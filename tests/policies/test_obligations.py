@@ -18,10 +18,11 @@ from retinue.core.record import Listing, Skill
 from retinue.guards.call_guards import CallGuards, GuardRule
 from retinue.guards.guard import GuardedCall, Verdict
 from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.guard.call_marks import ORIGIN
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.policies.counts import CallCounts, Count, MemoryCounts
 from retinue.policies.decision import Engine
-from retinue.policies.gate import ORIGIN, Gate
+from retinue.policies.gate import Gate
 from retinue.policies.policy_set import load_policies
 from retinue.runtime.loading.guard_rules import ask_person
 from retinue.workflows.durable.database import RunDatabase

@@ -86,7 +86,7 @@ async def pong(ctx: Context) -> str:
 async def tell_type(skill: str, arguments: dict, ctx: Context) -> list[str]:
     """Tells how a call of another agent fails."""
     try:
-        await ctx.call(skill, arguments, timeout_s=1)
+        await ctx.call(skill, arguments, timeout_s=1 if skill == "doze" else 60)
     except CallTimedOutError as error:
         return ["caught as a time-out", error.type, error.message]
     except InvalidParametersError as error:

@@ -24,6 +24,14 @@ model: thinker
 ---
 You greet guests.
 """
+WORKFLOW = """
+name: welcome
+input: {type: object, properties: {guest: {type: string}}, required: [guest]}
+steps:
+  - {id: greeting, skill: greet, with: {name: "${{ input.guest }}"}}
+  - {id: thought, skill: host, with: {prompt: Greet Ada.}}
+output: {greeting: "${{ steps.greeting.output.text }}", thought: "${{ steps.thought.output }}"}
+"""
 
 
 def test_a_recorded_trace_shows_what_another_digest_answers_differently(tmp_path: Path) -> None:
@@ -32,6 +40,7 @@ def test_a_recorded_trace_shows_what_another_digest_answers_differently(tmp_path
     agent, definition, host = folder / "agents/greeter/agent.py", folder / "team.toml", folder / "host.md"
     host.write_text(HOST)
     definition.write_text(definition.read_text() + '\n[[agents]]\ntarget = "host.md"\n')
+    (folder / "workflows" / "welcome.yaml").write_text(WORKFLOW)
     (tmp_path / "model.py").write_text(MODEL)
     traces = folder / "traces"
     traces.mkdir()
@@ -54,12 +63,13 @@ def test_a_recorded_trace_shows_what_another_digest_answers_differently(tmp_path
         refused = run_command("record-team", "editorial", "-o", "no.json", cwd=tmp_path)
         assert (refused.returncode, "no calls of others" in refused.stderr) == (2, True)
         trace = traces / "calls.json"
-        options = ("-o", str(trace), "--calls", "4", "--yes")
+        options = ("-o", str(trace), "--calls", "5", "--yes")
         with program("record-team", "editorial", *options, cwd=tmp_path) as recording:
             recording.wait_for("recording for")
             for name in ("Ada", "Bo", "ada@example.org"):
                 retinue("call", "greet", f'{{"name": "{name}"}}', cwd=tmp_path)
             retinue("call", "host", '{"prompt": "Greet Ada."}', cwd=tmp_path)
+            retinue("run", "welcome", '{"guest": "Bo"}', cwd=tmp_path)
             assert recording.wait() == 0, recording.output
         assert "ada@example.org" not in trace.read_text()
         assert trace.stat().st_mode & 0o777 == 0o600
@@ -71,11 +81,13 @@ def test_a_recorded_trace_shows_what_another_digest_answers_differently(tmp_path
     done = run_command("replay-team", second, "--yes", "--json", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     reply = orjson.loads(done.stdout)
-    assert reply["counts"] == {"equal": 2, "different": 1, "failed": 0, "cannot_tell": 1}
+    assert reply["counts"] == {"equal": 2, "different": 2, "failed": 0, "cannot_tell": 1}
     assert [(row["call"], row["verdict"], row["text"]) for row in reply["calls"]] == [
         ("editorial-greeter/greet", "equal", ""),
         ("editorial-greeter/greet", "different", "1 place"),
         ("editorial-greeter/greet", "cannot tell", "its arguments are masked in the trace"),
         ("host/host", "equal", ""),
+        ("workflow welcome", "different", "1 place"),
     ]
     assert reply["calls"][1]["details"] == ["result.text: Hello, [-Bo-]{+Bob+}!"]
+    assert reply["calls"][4]["details"] == ["result.greeting: Hello, [-Bo-]{+Bob+}!"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,19 @@ import orjson
 
 from tests.processes.commands import retinue
 from tests.processes.running import WAIT_S, Program, program, wait_until
+
+IMPORT = """
+[imports.told]
+openapi = "documents/told.json"
+"""
+
+SCHEDULE = """
+[[schedules]]
+workflow = "both"
+every = "{every}"
+missed = "all"
+overlap = "queue"
+"""
 
 DEFINITION = """
 name = "pair"
@@ -50,7 +65,10 @@ async def ask_both(ctx: Context) -> list[str]:
         os._exit(1)
     await asyncio.sleep({pause_s})
     other = await ctx.call("tell", agent="second-agent")
-    return ["{version}", other]
+    if not {has_import}:
+        return ["{version}", other]
+    told = await ctx.call("show", agent="told")
+    return ["{version}", other, told["version"]]
 """
 
 SECOND = """
@@ -83,17 +101,64 @@ output: ["{version}", "${{{{ steps.first.output }}}}", "${{{{ steps.second.outpu
 """
 
 
+def render_document(url: str) -> str:
+    """The OpenAPI document of an API at ``url``, whose operation ``show`` gives the end of that."""
+    shown = {"description": "the version", "content": {"application/json": {"schema": {"type": "object"}}}}
+    paths = {"/version": {"get": {"operationId": "show", "responses": {"200": shown}}}}
+    info = {"title": "told", "version": "1.0.0"}
+    document = {"openapi": "3.1.0", "info": info, "servers": [{"url": url}], "paths": paths}
+    return orjson.dumps(document).decode()
+
+
+class _Versions(BaseHTTPRequestHandler):
+    """Answers ``/VERSION/version`` with the version."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = orjson.dumps({"version": self.path.split("/")[1]})
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving_versions() -> Iterator[str]:
+    """The URL of an API for the imports of teams."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Versions)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 WORKERS = 4
 """How many calls are in flight at once."""
 
 
 @dataclass
 class Upgrades:
-    """A hub with the team ``pair``; ``answers`` are what calls gave, ``failures`` their errors."""
+    """A hub with the team ``pair``; ``answers`` are what calls gave, ``failures`` their errors.
+
+    With the URL ``api`` the team has an import, which its first agent calls, too. With ``every`` its workflow
+    starts by itself.
+    """
 
     folder: Path
     stack: ExitStack
     port: int
+    api: str = ""
+    every: str = ""
     secrets: int = 0
     answers: list[list[Any]] = field(default_factory=list)
     failures: list[Any] = field(default_factory=list)
@@ -114,10 +179,17 @@ class Upgrades:
         """Pack a version; its first agent ends when it is called while the file ``death`` is there."""
         files = {
             "team.toml": DEFINITION.format(version=version, checked=checked or version),
-            "agents/first/agent.py": FIRST.format(version=version, pause_s=pause_s, death=death),
+            "agents/first/agent.py": FIRST.format(
+                version=version, pause_s=pause_s, death=death, has_import=bool(self.api)
+            ),
             "agents/second/agent.py": SECOND.format(version=version),
             "workflows/both.yaml": WORKFLOW.format(version=version, pause="300ms"),
         }
+        if self.every:
+            files["team.toml"] += SCHEDULE.format(every=self.every)
+        if self.api:
+            files["team.toml"] += IMPORT
+            files["documents/told.json"] = render_document(f"{self.api}/{version}")
         for path, text in files.items():
             place = self.folder / "pair" / path
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -187,6 +259,28 @@ class Upgrades:
             await asyncio.sleep(0.1)
         self.runs.append("it did not end")
 
+    @property
+    def _own_headers(self) -> dict[str, str]:
+        """Those of the owner of the state, whose schedules others do not see."""
+        token = Path(os.environ["RETINUE_HOME"]) / "keys" / "local.token"
+        return {"authorization": f"Bearer {token.read_text().strip()}"}
+
+    async def read_schedule(self) -> dict[str, Any]:
+        """The schedule of the team."""
+        async with aiohttp.ClientSession(headers=self._own_headers) as session:
+            (row,) = (await self._execute(session, "list_schedules", {}))["result"]["schedules"]
+        return dict(row)
+
+    async def list_outputs(self) -> dict[str, Any]:
+        """What each run of the schedule gave, by its time; the status of one that is not done."""
+        async with aiohttp.ClientSession(headers=self._own_headers) as session:
+            listed = await self._execute(session, "list_runs", {"limit": 1000})
+            rows = {}
+            for row in listed["result"]["runs"]:
+                shown = (await self._execute(session, "show_run", {"run": row["run"]}))["result"]
+                rows[row["run"].partition(":")[2]] = shown.get("output", shown["status"])
+        return rows
+
     async def _execute(self, session: aiohttp.ClientSession, method: str, params: Any) -> dict[str, Any]:
         body = {"jsonrpc": "2.0", "method": method, "params": params, "id": "1"}
         async with session.post(f"{self.url}/execute", json=body) as reply:
@@ -203,7 +297,7 @@ class Upgrades:
 
         def answers_all() -> bool:
             latest = self.answers[first:][-10 * WORKERS :]
-            return len(latest) == 10 * WORKERS and all(answer == [version] * 2 for answer in latest)
+            return len(latest) == 10 * WORKERS and all({*answer} == {version} for answer in latest)
 
         await asyncio.to_thread(wait_until, answers_all, f"each answer is of {version}")
 

@@ -126,6 +126,7 @@ for name in sys.argv[1:]:
 def test_hubs_workers_and_runs_need_no_engine_of_policies() -> None:
     names = (
         "retinue.runtime.hub_process",
+        "retinue.runtime.hub_processes.running",
         "retinue.runtime.worker_process",
         "retinue.runtime.agent_process",
         "retinue.workflows.durable.runs",

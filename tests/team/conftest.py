@@ -14,6 +14,7 @@ from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.team.definition import LOCK_FILE
 from retinue.team.lock import TeamLock, render_lock
+from tests.services import docker_registry_url as docker_registry_url
 
 DEFINITION = """
 name = "words"

@@ -17,7 +17,7 @@ from retinue.oci.codec.reference import digest_of
 from retinue.processes.environment import fill_variables
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.source import read_source
-from retinue.runtime.teams.programs import import_table
+from retinue.runtime.teams.programs import import_table, variables_of
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
@@ -99,6 +99,37 @@ async def test_a_signature_moved_from_another_team_proves_nothing(
     with pytest.raises(TeamRefusedError) as caught:
         await teams.up(one.team.digest, UpOptions(is_agreed=True), refuse, print)
     assert caught.value.reason == "changed"
+
+
+async def test_a_signature_moved_to_another_repository_proves_nothing(
+    teams: TeamCommands, write_team: WriteTeam, state: State
+) -> None:
+    await teams.pack(write_team(), registry=None, output=None)
+    other = await teams.pack(write_team(name="other"), registry=None, output=None)
+    moved = (await teams.pull("words")).signatures
+    pulled = replace(await teams.pull(other.team.digest), signatures=moved)
+    with pytest.raises(TeamRefusedError) as caught:
+        pulled.verify(CardKeys(state.keys).trusted())
+    assert caught.value.reason == "changed"
+
+
+async def test_a_team_does_not_get_the_secret_of_another_team(
+    teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = '[secrets]\nWORD_KEY = "a key"\n'
+    first = await teams.pack(write_team(more=more), registry=None, output=None)
+    other = await teams.pack(write_team(name="other", more=more), registry=None, output=None)
+    store = TeamStore(state)
+    (store.root / "words").mkdir(parents=True)
+    kept = store.keep_secrets("words", {"WORD_KEY": "value of the first"})
+    active = TeamRow("words", active=first.team.digest, secrets={first.team.digest: kept})
+    store.write_row(replace(active, version="1.0.0", names=["words-agent@words"]))
+    monkeypatch.delenv("WORD_KEY", raising=False)
+    with pytest.raises(InvalidSettingError, match=r"secrets are missing: WORD_KEY \(a key\)"):
+        await teams.up(other.team.digest, UpOptions(is_agreed=True), refuse, print)
+    row = TeamRow("other", active=other.team.digest)
+    assert "value of the first" not in variables_of(store, row, other.team.digest).values()
+    assert variables_of(store, active, first.team.digest)["WORD_KEY"] == "value of the first"
 
 
 async def test_yes_needs_the_digest(teams: TeamCommands, write_team: WriteTeam) -> None:
@@ -219,18 +250,6 @@ async def test_pack_refuses_links_and_a_stale_lock(teams: TeamCommands, write_te
     (folder / "agents" / "word" / "link.py").symlink_to("/etc/passwd")
     with pytest.raises(InvalidSettingError, match="it is a link"):
         await teams.pack(folder, registry=None, output=None)
-
-
-async def test_a_team_whose_agent_has_the_name_of_another_teams_import_is_refused(
-    teams: TeamCommands, write_team: WriteTeam, state: State
-) -> None:
-    first = await teams.pack(write_team(), registry=None, output=None)
-    store = TeamStore(state)
-    store.write_row(TeamRow("words", active=first.team.digest, version="1.0.0", names=["words-agent"]))
-    folder = write_team(name="other", agent="words-agent")
-    other = await teams.pack(folder, registry=None, output=None)
-    with pytest.raises(TeamRefusedError, match="the team words has words-agent, too"):
-        await teams.up(other.team.digest, UpOptions(is_agreed=True), refuse, print)
 
 
 @pytest.mark.parametrize("text", ["$HUB_API_KEY", "$$", "a$", "${WORD_KEY}$HUB_API_KEY"])

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.core.errors import InvalidSettingError
 from retinue.oci.codec.manifest import parse_manifest
+from retinue.team.consent import describe_consent
 from retinue.team.definition import parse_definition
 from retinue.team.difference import Change, TeamContent, compare_teams, compare_words, exit_status
 from retinue.team.files import TeamFile
@@ -41,6 +43,8 @@ def content(
     code: str = "agent = 1\n",
     schema: dict[str, Any] = INPUT,
     output: dict[str, Any] | None = None,
+    packages: str = "",
+    licences: dict[str, str] | None = None,
 ) -> TeamContent:
     files = [
         TeamFile("team.toml", "team", definition.encode()),
@@ -48,12 +52,20 @@ def content(
         TeamFile("prompts/editor.md", "prompts", prompt.encode()),
         TeamFile("workflows/edit.yaml", "workflows", workflow.encode()),
     ]
+    path = "agents/word/pylock.toml"
+    if packages:
+        files.append(TeamFile(path, "agents", packages.encode()))
     skill = {"id": "count_words", "input_schema": schema, "output_schema": output}
     agents = {
-        "agents/word/agent.py": {"name": "word-agent", "skills": [skill]},
+        "agents/word/agent.py": {
+            **{"name": "word-agent", "skills": [skill]},
+            **({"lock": path} if packages else {}),
+        },
         "prompts/editor.md": {"name": "editor"},
     }
-    lock = TeamLock.model_validate({"schema": 1, "agents": agents})
+    lock = TeamLock.model_validate(
+        {"schema": 1, "agents": agents, "licences": {path: licences} if licences else {}}
+    )
     package = pack_team(parse_definition(definition.encode()), lock, files)
     manifest = parse_manifest(package.manifest_bytes, where="x")
     config = package.blobs[manifest.config.digest]
@@ -94,6 +106,17 @@ def test_what_gives_a_team_more_is_wider(old: str, new: str, area: str, text: st
     assert exit_status(compare_teams(after, before)) == 1
 
 
+def test_a_raised_budget_of_a_team_is_wider_and_one_without_models_is_refused() -> None:
+    model = '[llm.m]\nmodel = "m-1"\n[budget]\nmax_cost_per_day = {}\n[secrets]'
+    before, after = (content(DEFINITION.replace("[secrets]", model.format(limit))) for limit in (5.0, 6.0))
+    (change,) = find(compare_teams(before, after), "model")
+    assert (change.text, change.is_wider) == ("max_cost_per_day 5.0 → 6.0", True)
+    assert exit_status(compare_teams(after, before)) == 1
+    assert "together: max_cost_per_day 5.0" in "\n".join(describe_consent(before.team, "me").render())
+    with pytest.raises(InvalidSettingError, match="it has none"):
+        content(DEFINITION.replace("[secrets]", "[budget]\nmax_cost_per_day = 5.0\n[secrets]"))
+
+
 def test_a_prompt_is_compared_word_by_word_and_new_tools_of_it_are_wider() -> None:
     changes = compare_teams(content(), content(prompt=PROMPT.replace("with care", "at once")))
     (change,) = find(changes, "prompt")
@@ -124,6 +147,14 @@ def test_code_alone_is_different_and_told_by_its_lines() -> None:
         "~ team size: 337 → 346 bytes",
     ]
     assert exit_status(changes) == 1
+
+
+def test_packages_are_compared_with_their_licences() -> None:
+    packages = '[[packages]]\nname = "a"\nversion = "1.0"\n'
+    old = content(packages=packages, licences={"a": "MIT"})
+    new = content(packages=packages, licences={"a": "AGPL-3.0-only"})
+    (change,) = find(compare_teams(old, new), "packages")
+    assert change.details == ("~ a 1.0 (MIT) → 1.0 (AGPL-3.0-only)",)
 
 
 def test_a_skill_whose_callers_must_change_is_breaking() -> None:

@@ -20,6 +20,7 @@ from retinue.runtime.teams.environments import (
     Environments,
     find_npm_program,
     find_python_program,
+    read_licences,
     render_requirements,
 )
 from retinue.runtime.teams.programs import FILES
@@ -144,6 +145,23 @@ def test_an_agent_that_is_not_loaded_in_time_is_an_error_of_its_target(tmp_path:
     agent, environments = TeamAgent(target="word/agent.py"), Environments(tmp_path / "made", {})
     with pytest.raises(InvalidSettingError, match=r"agents: word/agent\.py: .*not loaded within 0\.1 s"):
         describe_agent(tmp_path, agent, environments, os.environ, within_s=0.1)
+
+
+def test_the_licences_of_locked_packages_are_those_that_they_declare(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    fields = {
+        "new_style": "License-Expression: MIT OR Apache-2.0",
+        "old": "Classifier: License :: OSI Approved\nClassifier: License :: OSI Approved :: MIT License",
+        "plain": "License: BSD",
+        "none": "Summary: x",
+        "unlocked": "License: x",
+    }
+    for name, lines in fields.items():
+        folder = site / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n{lines}\n")
+    found = read_licences(tmp_path / "bin" / "python", ("new-style", "old", "plain", "none"))
+    assert found == {"new-style": "MIT OR Apache-2.0", "old": "MIT License", "plain": "BSD"}
 
 
 def test_a_program_of_a_package_is_one_that_it_has_installed(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue.core.call import Principal
+from retinue.core.call import LOCAL, Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Skill
 from retinue.policies.decision import CallFacts, Engine
@@ -51,6 +52,30 @@ def test_policies_of_a_team_bind_calls_of_and_to_its_own_agents_only() -> None:
     assert decide(engine, "counter", "stranger", {"size": 11}) == ("deny", ["words/short"])
     assert decide(engine, "local", "stranger", {"size": 11}) == ("allow", [])
     assert decide(engine, "stranger", "stranger", {"size": 11}) == ("allow", [])
+
+
+def test_the_policies_of_a_team_bind_no_agent_of_that_name_in_another_team() -> None:
+    texts = {"news.cedar": NO_LONG, "words.cedar": NO_LONG.replace("> 10", "> 20")}
+    scopes = {
+        "news.cedar": TeamScope("news", frozenset({"word"})),
+        "words.cedar": TeamScope("words", frozenset({"word"})),
+    }
+    engine = Engine(load_policies(texts, teams=scopes))
+    made = Resource.make("word", "1.0.0", "home", "own_mesh", Skill("run"))
+    stranger = Resource.make("stranger", "1.0.0", "home", "own_mesh", Skill("run"))
+
+    def decide_for(resource: Resource, size: int, principal: Principal = LOCAL) -> str:
+        facts = CallFacts(Caller.of(principal), resource, CALL, {"size": size})
+        return engine.decide(facts).verdict
+
+    of_news, of_words = replace(made, team="news"), replace(made, team="words")
+    assert (decide_for(of_news, 11), decide_for(of_words, 11)) == ("deny", "allow")
+    assert (decide_for(of_news, 1), decide_for(of_words, 21)) == ("allow", "deny")
+    for team, verdict in (("news", "deny"), ("words", "allow"), ("", "deny")):
+        caller = Principal("word", "mesh", team=team)
+        assert decide_for(stranger, 11, caller) == verdict, "an agent that does not tell its team is bound"
+        assert decide_for(replace(stranger, team="else"), 11, caller) == verdict
+    assert decide_for(made, 11) == "deny", "an agent elsewhere is bound by its name"
 
 
 def test_a_team_that_reads_an_argument_as_another_type_disturbs_nobody_else() -> None:

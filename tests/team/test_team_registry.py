@@ -73,3 +73,17 @@ async def test_a_pulled_file_is_published_elsewhere_with_digest_and_signature(
         team.digest,
         "this state",
     )
+
+
+async def test_a_registry_without_referrers_keeps_the_signature_under_its_tag(
+    teams: TeamCommands, write_team: WriteTeam, state: State, docker_registry_url: str
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    host = docker_registry_url.removeprefix("http://")
+    async with HttpClient() as http:
+        target = HttpRegistry(docker_registry_url, http)
+        report = await mirror(LayoutRegistry(state.registry), target, repositories=["teams/words"])
+        assert [copied.tag for copied in report.copied] == ["1.0.0", signature_tag(team.digest)]
+    pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
+    assert pulled.verify(CardKeys(state.keys).trusted()).owner == "this state"
+    assert {file.path for file in await pulled.pull_files()} == {row.path for row in team.files}

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.call import LOCAL, Call, Outcome, Part, Principal, TraceContext
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams import recording as record_commands
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.recording import RecordOptions, record_calls
+from retinue.runtime.commands.teams.replaying import play_call, write_models
 from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.parts.teams.rollouts import FollowedRecording
 from retinue.runtime.teams.recording import CallRecorder, Recording, marker_of, open_recorder
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.package import Team
 from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
-from retinue.team.trace import RecordedAnswer, RecordedCall, TeamTrace, answer_of, parse_trace, render_trace
+from retinue.team.trace import (
+    RecordedAnswer,
+    RecordedCall,
+    RecordedCompletion,
+    TeamTrace,
+    answer_of,
+    parse_trace,
+    render_trace,
+)
+from retinue.thinking.completion import COMPLETE
 from tests.team.conftest import WriteTeam
 
 DIGEST = "sha256:" + "1" * 64
 KEY = "sk-" + "a1B2" * 8
+NO_CLIENT: Any = None
 
 
 def recorded(answer: RecordedAnswer, *masked: str) -> RecordedCall:
@@ -79,14 +94,14 @@ def test_bytes_of_a_result_are_compared_by_their_hash() -> None:
     assert judge(recorded(pictures[0]), pictures[1]).verdict == "different"
 
 
-def make_event(arguments: Any, result: Any, **changes: Any) -> CallEndedEvent:
-    call = Call("1", "count", arguments, LOCAL, "rpc", TraceContext("t1"))
-    outcome = Outcome("1", "count", "done", agent="word", value=result)
+def make_event(arguments: Any, result: Any, skill: str = "count", **changes: Any) -> CallEndedEvent:
+    call = Call("1", skill, arguments, LOCAL, "rpc", TraceContext("t1"))
+    outcome = Outcome("1", skill, "done", agent="word" if skill == "count" else "hub", value=result)
     return CallEndedEvent(replace(call, **changes), outcome, now())
 
 
 def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_path: Path) -> None:
-    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() + 60)
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() + 60)
     recorder = CallRecorder(recording, tmp_path / "r" / "1.jsonl", ["hunter2-hunter2"])
     recorder.begin()
     recorder(make_event({"text": f"my key is {KEY}"}, {"mail": "ada@example.org"}))
@@ -101,8 +116,72 @@ def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_pa
     assert (tmp_path / "r" / "1.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+class Hub:
+    """Tells how runs ended."""
+
+    def __init__(self, **rows: Any) -> None:
+        self.rows = rows
+
+    async def get(self, skill: str, arguments: Any) -> Any:
+        assert skill == "show_run"
+        return self.rows[arguments["run"]]
+
+
+async def test_runs_of_the_teams_workflows_are_recorded_with_what_they_give(
+    tmp_path: Path, teams: TeamCommands, write_team: WriteTeam
+) -> None:
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() + 60)
+    recorder = CallRecorder(recording, tmp_path / "r" / "1.jsonl", ["hunter2-hunter2"])
+    recorder.begin()
+    for run in ("done", "failed", "cancelled", "open"):
+        given = {"workflow": "edit", "input": {"text": f"{run} hunter2-hunter2"}}
+        recorder(make_event(given, {"run": run, "workflow": "edit"}, "start_run"))
+    recorder(make_event({"workflow": "other"}, {"run": "x", "workflow": "other"}, "start_run"))
+    recorder(make_event({"workflow": {"name": "edit"}}, {"run": "y", "workflow": "edit"}, "start_run"))
+    recorder(make_event({"workflow": "edit", "input": 1}, {"output": "at once"}, "orchestrate_workflow"))
+    client: Any = Hub(
+        done={"status": "done", "output": {"mail": "ada@example.org"}},
+        failed={"status": "failed", "error": {"type": "step_failed"}},
+        cancelled={"status": "cancelled"},
+        open={"status": "running"},
+    )
+    answers: dict[str, RecordedAnswer | None] = {}
+    assert await record_commands._read_answers(client, tmp_path / "r", answers)
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    rows = record_commands._read_rows(tmp_path / "r")
+    trace = record_commands._collect(team, rows, answers, [], 500)
+    assert [(call.name, call.answer.error, call.masked) for call in trace.calls] == [
+        ("workflow edit", None, ("arguments.input.text", "result.mail")),
+        ("workflow edit", "step_failed", ("arguments.input.text",)),
+        ("workflow edit", None, ()),
+    ]
+    assert (trace.calls[2].answer.value, trace.omitted) == ("at once", 2)
+    assert not any(secret in str(trace) for secret in ("hunter2", "ada@"))
+
+
+def test_every_process_of_a_hub_writes_the_replies_of_models_in_a_recorded_run(tmp_path: Path) -> None:
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() + 60)
+    recorders = [CallRecorder(recording, tmp_path / "r" / f"{name}.jsonl", []) for name in ("a", "b")]
+    request = {"messages": [{"role": "user", "content": "Edit."}]}
+    reply = {"message": {"role": "assistant", "content": "Done."}}
+    for recorder in recorders:
+        recorder.begin()
+    model, trace = Principal("model", "agent"), TraceContext("t9", depth=2)
+    given, started = {"workflow": "edit"}, {"run": "1", "workflow": "edit"}
+    events = [
+        make_event(request, reply, COMPLETE, trace=trace, principal=model),
+        make_event(given, started, "start_run", trace=TraceContext("t9")),
+    ]
+    for event in events:
+        recorders[0](event)
+    recorders[1](events[0])
+    recorders[1](make_event(request, reply, COMPLETE, trace=TraceContext("t8", depth=2), principal=model))
+    rows = record_commands._read_rows(tmp_path / "r")
+    assert [len(row["completions"]) for row in rows] == [1, 1]
+
+
 def test_a_recording_whose_time_is_over_records_nothing(tmp_path: Path, state: State) -> None:
-    recording = Recording("1", "words", ["word"], LOCAL.id, time.time() - 1)
+    recording = Recording("1", "words", ["word"], ["edit"], LOCAL.id, time.time() - 1)
     marker_of(state).parent.mkdir(exist_ok=True)
     marker_of(state).write_bytes(recording.render())
     assert open_recorder(state) is None
@@ -119,7 +198,7 @@ async def test_a_hub_that_does_not_record_is_an_error_and_leaves_nothing(
     team = (await teams.pack(write_team(), registry=None, output=None)).team
     TeamStore(state).write_row(TeamRow("words", team.digest))
     with pytest.raises(StateError, match="does not begin to record"):
-        await record_calls(state, team, RecordOptions(1.0), print)
+        await record_calls(state, NO_CLIENT, team, RecordOptions(1.0), print)
     assert not marker_of(state).exists()
 
 
@@ -133,7 +212,7 @@ async def test_a_recording_on_a_full_disk_is_one_error(
     TeamStore(state).write_row(TeamRow("words", team.digest))
     monkeypatch.setattr(record_commands, "replace_file", fail)
     with pytest.raises(StateError, match="no space left"):
-        await record_calls(state, team, RecordOptions(1.0), print)
+        await record_calls(state, NO_CLIENT, team, RecordOptions(1.0), print)
     assert not marker_of(state).exists()
 
 
@@ -148,3 +227,52 @@ def test_traces_are_a_layer_of_the_digest_and_damaged_ones_are_refused(write_tea
     (folder / "traces" / "one.json").write_text('{"schema": 1, "team": 1}')
     with pytest.raises(InvalidSettingError, match=r"traces/one.json: team"):
         read_source(folder)
+
+
+def test_a_row_that_is_being_written_is_not_read_and_one_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    recording = Recording("1", "words", ["word"], [], LOCAL.id, time.time() + 60)
+    recorder = CallRecorder(recording, tmp_path / "1.jsonl", [])
+    recorder.begin()
+    recorder(make_event({"text": "a"}, 1))
+    whole = recorder.file.read_bytes()
+    recorder.file.write_bytes(whole + whole[:20])
+    assert len(record_commands._read_rows(tmp_path)) == 1
+    recorder.file.write_bytes(whole + whole[:20] + b"\n" + whole)
+    assert ["call" in row for row in record_commands._read_rows(tmp_path)] == [True, False, True]
+
+
+def test_a_hub_follows_a_recording_whose_marker_has_the_inode_of_the_one_before(state: State) -> None:
+    process = Mock(state=state)
+    follower, events = FollowedRecording(process), process.dispatcher.admission.events
+    marker_of(state).parent.mkdir(exist_ok=True)
+    for number in (1, 2):
+        recording = Recording(str(number), "words", ["word"], [], LOCAL.id, time.time() + 60)
+        marker_of(state).write_bytes(recording.render())  # in its place, as a new file often is
+        os.utime(marker_of(state), ns=(0, number))
+        follower.look()
+        assert len(list(recording.folder(TeamStore(state)).glob("*.jsonl"))) == 1
+    assert events.subscribe.call_count == 2
+
+
+async def test_the_model_that_was_asked_something_else_is_named_among_several(
+    write_team: WriteTeam, teams: TeamCommands, tmp_path: Path
+) -> None:
+    team: Team = (await teams.pack(write_team(), registry=None, output=None)).team
+    replies = tuple(
+        RecordedCompletion(model=name, request={}, reply={}) for name in ("../../outside", "second")
+    )
+    trace = TeamTrace(schema=1, team="words", version="1.0.0", digest=DIGEST, completions=replies)
+    folder = tmp_path / "replay"
+    folder.mkdir()
+    models = write_models(folder, team, trace)
+    assert all(path.resolve().is_relative_to(folder) for path in models.values())
+    models["second"].write_text("asked before\n")
+
+    async def ask(*_: object, **__: object) -> Outcome:
+        models["../../outside"].write_text("instructions differ\n")
+        return Outcome("1", "count", "done", value=1, agent="word")
+
+    client = AsyncMock(spec=MeshClient)
+    client.ask = ask
+    replayed = await play_call(client, recorded(value(1)), models)
+    assert replayed.text == "its model is asked something else: instructions differ"

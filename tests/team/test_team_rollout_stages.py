@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.core.call import Call, Outcome, Principal, Status, TraceContext, TraceExtension
-from retinue.core.errors import ExecutionFailedError, TeamRefusedError
+from retinue.core.errors import ExecutionFailedError, StateError, TeamRefusedError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -54,6 +54,9 @@ class Hub:
     old_fails: bool = False
     runs: int = 0
     calls_elsewhere: int = 0
+    schedule_failures: int = 0
+    renewed: list[str] = field(default_factory=list)
+    actives: list[str | None] = field(default_factory=list)
     checked: list[TraceContext] = field(default_factory=list)
     weights: list[tuple[Stage, int]] = field(default_factory=list)
 
@@ -112,6 +115,13 @@ class Hub:
             self.runs -= 1
             return ["run-1"] if self.runs >= 0 else []
 
+        async def renew_schedules(team: Team) -> None:
+            if self.schedule_failures:
+                self.schedule_failures -= 1
+                raise StateError("the runs are locked")
+            self.renewed.append(team.digest)
+            self.actives.append(self.row.active)
+
         async def count_elsewhere(mark: str) -> int:
             self.calls_elsewhere -= 1
             return max(self.calls_elsewhere, 0)
@@ -119,7 +129,6 @@ class Hub:
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
             dispatch=dispatch,
-            list_named=self.directory.list_named,
             open_record=open_record,
             count_calls=lambda entry: 0,
             count_elsewhere=count_elsewhere,
@@ -127,6 +136,7 @@ class Hub:
             find_exam=lambda entry: self.exam if entry.digest == self.new.digest or self.old_fails else "",
             run_workflow=run_workflow,
             list_runs=list_runs,
+            renew_schedules=renew_schedules,
             begin_chain=new_trace,
             apply=self.apply,
         )
@@ -186,7 +196,7 @@ async def test_a_rollout_goes_through_its_stages_and_makes_the_new_digest_that_o
     assert (row.active, row.before, row.rollout, row.failed) == (hub.new.digest, hub.old.digest, {}, {})
     assert hub.weights == [
         *(("asked", 0), ("start", 0), ("check", 0)),
-        *(("serve", 5), ("serve", 25), ("serve", 100), ("drain", 100)),
+        *(("serve", 5), ("serve", 25), ("serve", 100), ("drain", 100), ("drain", 100)),
     ]
     (checked,) = hub.checked
     assert checked.extension is not None
@@ -318,18 +328,49 @@ async def test_a_new_import_is_waited_for_until_it_offers_its_locked_tools(
     monkeypatch.setattr("retinue.runtime.teams.rolling.read_installed", read)
     stages: list[Stage] = []
 
+    def show(digest: Team, *skills: str, is_up: bool) -> None:
+        record = AgentRecord("pets", skills=tuple(map(Skill, skills)))
+        tag = team_tag(digest.version, digest.digest)
+        listing = Listing(record, "imports", "agents/words/pets", tag=tag, digest=f"{skills}")
+        entry = hub.directory.upsert(listing)
+        if is_up:
+            hub.directory.mark_reachable(entry)
+
     async def connect(running: RolloutStages) -> None:
-        for skills in ((), (Skill("other"),), (Skill("list"),)):
+        for digest, is_up in ((team, False), (hub.old, True), (team, True)):
             while hub.weights[-1][0] != "start":
                 await asyncio.sleep(0.005)
-            record = AgentRecord("pets", skills=skills)
-            hub.directory.upsert(Listing(record, "imports", "pets", digest=str(len(stages))))
+            show(digest, "list", is_up=is_up)
             await asyncio.sleep(0.02)
             stages.append(hub.weights[-1][0])
 
     hub.ask(hold_s=0.1)
     row = await hub.run(connect)
     assert (stages[:2], row.active) == (["start", "start"], hub.new.digest)
+    show(team, "list", "other", is_up=True)
+    hub.ask()
+    await hub.run()
+    await check_back(hub, "the import pets offers other, which its lock does not have")
+
+
+async def test_the_schedules_are_those_of_the_new_digest_before_the_old_one_ends(hub: Hub) -> None:
+    hub.ask(steps=(100,))
+    hub.schedule_failures = 2
+    row = await hub.run()
+    assert (hub.renewed, hub.actives, row.rollout) == ([hub.new.digest], [hub.new.digest], {})
+    # a hub that was killed in between does it when it starts again, and only once
+    fields = {"stage": "drain", "entered_at": time.time()}
+    for is_scheduled, renewed in ((False, [hub.new.digest]), (True, [])):
+        hub.ask(**fields, is_scheduled=is_scheduled)
+        hub.store.write_row(replace(hub.row, active=hub.new.digest))
+        hub.renewed.clear()
+        await hub.run()
+        assert (hub.renewed, hub.row.rollout) == (renewed, {})
+    hub.ask()
+    hub.answers = 3
+    hub.renewed.clear()
+    await hub.run()
+    assert hub.renewed == [], "a digest that fails changes no schedule"
 
 
 async def test_the_end_of_a_digest_waits_for_a_command_that_starts_another_one(hub: Hub) -> None:

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from unittest.mock import AsyncMock
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
 
 from retinue.client.mesh_client import MeshClient
-from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, StateError, TeamRefusedError
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import ModelSpec, Prices
 from retinue.llm.spending import Ledger
 from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
+from retinue.runtime.commands.teams import upgrading
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
-from retinue.runtime.commands.teams.names import check_import_names, check_mesh_names
+from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.models import list_model_states
+from retinue.runtime.parts import children as children_part
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import team_children
-from retinue.runtime.teams.store import TeamRow, TeamStore, find_clashes
+from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
-from retinue.team.files import FileRow
 from retinue.team.package import Team
 from tests.team.conftest import WriteTeam
 
@@ -120,39 +123,18 @@ async def test_down_of_a_team_whose_upgrade_was_killed_keeps_the_checked_digest(
     assert store.read_rows()["words"].before == OLD
 
 
-def test_two_teams_that_start_at_once_do_not_get_one_name(state: State) -> None:
-    store, other = TeamStore(state), TeamStore(state)
-    with (
-        store.changing("words") as row,
-        other.changing("other") as other_row,
-        store.starting(row, ["counter"]),
-        pytest.raises(TeamRefusedError, match="the team words has counter, too"),
-        other.starting(other_row, ["counter"]),
-    ):
-        pass
-    with other.changing("other") as other_row, other.starting(other_row, ["counter"]):
-        pass  # the first has given it up
-    assert [row.name for row in store.list_settled()] == []
-
-
-def test_agents_of_two_teams_may_have_one_name_and_imports_may_not() -> None:
-    assert find_clashes(["word@news", "files"], ["word@words", "pets"]) == []
-    assert find_clashes(["word@news"], ["word"]) == ["word"]
-    assert find_clashes(["word", "files"], ["word@words", "files"]) == ["files", "word"]
-
-
-async def test_agents_of_one_name_need_teams_without_policies(
+async def test_agents_and_imports_of_two_teams_may_have_one_name(
     teams: TeamCommands, write_team: WriteTeam, state: State, environments: list[str]
 ) -> None:
-    first = await install(teams, state, write_team())
+    pets = '[imports.pets]\nurl = "https://pets.example/mcp"\n'
+    first = await install(teams, state, write_team(more=pets, imports={"pets": {}}))
+    assert sorted(first.claims) == ["pets@words", "words-agent@words"]
     store = TeamStore(state)
     store.write_row(TeamRow("words", active=first.digest, version="1.0.0", names=sorted(first.claims)))
-    other = (await teams.pack(write_team(name="news", agent="words-agent"), registry=None, output=None)).team
+    folder = write_team(name="news", agent="words-agent", more=pets, imports={"pets": {}})
+    other = (await teams.pack(folder, registry=None, output=None)).team
     with pytest.raises(StateError, match="no hub in this test"):
         await teams.up(other.digest, AGREED, agree, print)
-    bound = replace(other, files=(*other.files, FileRow("policies/a.cedar", "policies", 1, "")))
-    with pytest.raises(TeamRefusedError, match="the team words has an agent words-agent, too, and policies"):
-        check_import_names(bound, Settings(), state)
 
 
 async def test_the_name_of_an_import_that_the_state_keeps_is_taken(
@@ -174,12 +156,6 @@ async def test_back_checks_what_up_checks_and_makes_environments(
     assert environments == [team.digest]
 
     store = TeamStore(state)
-    other = TeamRow("other", NEW, names=["words-agent"])
-    store.write_row(other)
-    with pytest.raises(TeamRefusedError, match="the team other has words-agent, too"):
-        await teams.back("words", print)
-    store.write_row(replace(other, active=None, names=()))
-
     file = store.folder_of("words", team.digest) / "files" / "agents" / "word" / "agent.py"
     content = file.read_bytes()
     file.chmod(0o600)
@@ -211,15 +187,17 @@ async def test_what_still_answers_of_the_same_team_is_no_other_agent_of_its_name
     agent = {"name": "words-agent", "status": "available", "source": "registry"}
     place = "agents/words-agent:v1.0.0"
     own = f"{place}-team-{mark_of(former.digest)}"
+    own_tag = f"pets:v1.0.0-team-{mark_of(former.digest)}"
     rows = {
         own: agent | {"reference": own},
-        "import": agent | {"name": "pets", "source": "imports", "reference": "pets"},
+        "import": agent | {"name": "pets", "source": "imports", "reference": f"agents/words/{own_tag}"},
         "ended": agent | {"status": "unavailable", "reference": place},
     }
     foreign_rows = {
         "agent": agent | {"reference": place},
         "agent of a digest that is not here": agent | {"reference": f"{place}-team-999999999999"},
         "import of an agent's name": agent | {"source": "imports", "reference": "words-agent"},
+        "import of the machine": agent | {"name": "pets", "source": "imports", "reference": "pets"},
         "agent of an import's name": agent | {"name": "pets", "reference": "agents/pets:v1.0.0"},
     }
 
@@ -282,10 +260,44 @@ def test_a_stopped_program_that_says_late_that_it_is_ready_is_not_taken_for_a_ru
         assert list(store.read_children()) == children
 
 
+class Mesh:
+    """Tells which nodes execute runs."""
+
+    def __init__(self, *looks: list[str]) -> None:
+        self.looks = [*looks]
+
+    async def get(self, skill: str) -> Any:
+        others = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        rows = [{"name": "hub-1", "is_own": True}, *({"name": name, "is_own": False} for name in others)]
+        return {"nodes": rows}
+
+
+async def test_a_rollout_in_steps_waits_for_the_end_of_other_nodes_and_is_refused_beside_them(
+    teams: TeamCommands, write_team: WriteTeam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    monkeypatch.setattr(upgrading, "_POLL_NODES_S", 0.001)
+    lines: list[str] = []
+
+    async def check(mesh: Any, *steps: int) -> None:
+        await upgrading.refuse_other_nodes(mesh, team, steps, lines.append)
+
+    await check(Mesh([]), 5, 100)
+    await check(Mesh(["worker-1"]), 100)
+    assert lines == []
+    await check(Mesh(["worker-1"], ["worker-1"], []), 5, 100)
+    assert lines == ["waiting for the end of the nodes that execute runs, too: worker-1"]
+    monkeypatch.setattr(upgrading, "NODES_GONE_WITHIN_S", 0.01)
+    with pytest.raises(TeamRefusedError, match="the nodes worker-1 execute runs") as refused:
+        await check(Mesh(["worker-1"]), 5, 100)
+    assert (refused.value.reason, "--steps 100" in refused.value.remedy) == ("nodes", True)
+
+
 async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
     teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {"provider": "openai", "model": "m-1", "max_tokens_per_day": 5000, "backend": "api"}
+    budget = "[budget]\nmax_cost_per_day = 5.0\n"
     model = "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in limits.items())
     settings = Settings.model_validate({"llm": {"writer": limits}})
     spec, usage = ModelSpec("writer", prices=Prices(1.0, 1.0)), Usage(1000, 500)
@@ -293,11 +305,39 @@ async def test_two_teams_with_a_model_of_one_name_have_budgets_of_their_own(
         spent.settle(usage)
     shown = []
     for name in ("one", "two"):
-        folder = write_team(name=name, more=f"[llm.writer]\n{model}")
+        folder = write_team(name=name, more=f"[llm.writer]\n{model}{budget}")
         team = (await teams.pack(folder, registry=None, output=None)).team
         children = team_children(TeamStore(state), TeamRow(name), team, "http://hub", {})
         environment = next(child.environment for child in children if child.name.endswith("llm.writer"))
         monkeypatch.setenv("RETINUE_TEAM", environment["RETINUE_TEAM"])
+        assert environment["RETINUE_TEAM_BUDGET"] == '{"max_cost_per_day":5.0}'
         states = list_model_states(settings, state, {"OPENAI_API_KEY": "k"})
         shown += [row.spending for row in states if row.name == "writer"]
     assert ["1,500 of 5,000 tokens" in text for text in shown] == [True, False]
+
+
+async def test_a_program_that_prints_a_line_of_any_length_is_read_to_its_end(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho\necho the last line\n")
+    program.chmod(0o700)
+    spec = ChildSpec("talks", (), {"PATH": os.environ["PATH"]}, program=str(program), ready_within_s=60)
+    lines: list[str] = []
+    with pytest.raises(ChildFailedError, match="the last line"):
+        await ChildProcess(spec, AsyncMock(), lambda name, line: lines.append(line)).start()
+    assert "".join(lines) == "x" * 300_000 + "the last line"
+    assert max(map(len, lines)) < 200_000
+
+
+async def test_programs_wait_for_policies_that_cannot_be_in_force_and_others_stop(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[list[str]] = []
+    runs, ends, comes = (ChildSpec(name, (), {}) for name in ("runs", "ends", "comes"))
+    supervisor = Mock(children=[ChildProcess(spec, AsyncMock()) for spec in (runs, ends)])
+    supervisor.replace_soon = lambda specs: replaced.append([spec.name for spec in specs])
+    broken = InvalidSettingError("own.cedar", "broken", remedy="correct it")
+    monkeypatch.setattr(children_part, "catch_up", AsyncMock(side_effect=[broken, None]))
+    with pytest.raises(InvalidSettingError, match="broken"):
+        await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    await children_part.replace_children(Mock(), supervisor, [runs, comes])
+    assert replaced == [["runs"], ["runs", "comes"]]

@@ -11,9 +11,9 @@ import pytest
 from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.commands.teams.commands import TeamCommands
-from retinue.runtime.commands.teams.schedules import remove_schedules, renew_schedules
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.teams.programs import CONFIG
+from retinue.runtime.teams.schedules import remove_schedules, renew_schedules
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.consent import describe_consent
@@ -102,18 +102,18 @@ async def test_schedules_follow_the_digest_that_serves_and_end_with_the_team(
     second = await pack(teams, state, write_scheduled(write_team, "1.1.0", *second_keys))
     assert "nightly 1h" in "\n".join(describe_consent(first, "me").render())
 
-    await renew_schedules(mesh.client, store, first)
+    await renew_schedules(mesh.get, store, first)
     assert mesh.added == [{"workflow": "nightly", "name": "words.nightly", "schedule": {"every": "1h"}}]
     mesh.held["words.nightly"] = "paused by local"
-    await renew_schedules(mesh.client, store, first)
+    await renew_schedules(mesh.get, store, first)
     assert mesh.held["words.nightly"] == "paused by local"
 
-    await renew_schedules(mesh.client, store, second)
-    await renew_schedules(mesh.client, store, second, only_missing=True)
+    await renew_schedules(mesh.get, store, second)
+    await renew_schedules(mesh.get, store, second, only_missing=True)
     assert (sorted(mesh.held), len(mesh.added)) == (["mine", "words.mine", "words.often"], 3)
     assert [change.is_wider for change in (await teams.compare(first.digest, second.digest)).changes][:2] == [
         False,
         True,
     ]
-    await remove_schedules(mesh.client, store, "words")
+    await remove_schedules(mesh.get, store, "words")
     assert sorted(mesh.held) == ["mine", "words.mine"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -13,6 +14,7 @@ import pytest
 from retinue.core.errors import ChildFailedError, TeamRefusedError
 from retinue.runtime.commands.teams import commands as team_commands
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
+from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import list_children
@@ -76,6 +78,26 @@ async def words(
     await words.up(words.old)
     monkeypatch.setenv("KEY", "two")
     return words
+
+
+async def test_values_come_from_a_file_the_environment_or_systemd_in_this_order(
+    teams: TeamCommands, write_team: WriteTeam, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("IN_FILE", "IN_ENVIRONMENT", "OF_SYSTEMD")
+    more = "[secrets]\n" + "".join(f'{name} = "a key"\n' for name in names)
+    team = (await teams.pack(write_team(more=more), registry=None, output=None)).team
+    credentials, file = tmp_path / "credentials", tmp_path / "keys"
+    credentials.mkdir()
+    for name in names:
+        (credentials / name).write_text("of systemd\n")
+        monkeypatch.delenv(name, raising=False)
+    file.touch(mode=0o600)
+    file.write_text("# keys\nIN_FILE = of the file\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    monkeypatch.setenv("IN_ENVIRONMENT", "of the environment")
+    monkeypatch.setenv("IN_FILE", "of the environment")
+    values = find_secrets(TeamStore(state), TeamRow("words"), team, file)
+    assert [values[name] for name in names] == ["of the file", "of the environment", "of systemd"]
 
 
 async def test_a_digest_keeps_its_secrets_while_another_one_starts_with_new_values(words: Words) -> None:

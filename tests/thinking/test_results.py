@@ -15,7 +15,6 @@ from retinue.core.parts import render_parts, value_of_parts
 from retinue.thinking.completion import ToolCall, ToolResult
 from retinue.thinking.large_results import CUT, KEEP_RESULTS_BYTES, cut_value, is_large, write_text
 from retinue.thinking.results import (
-    close_calls,
     is_unknown,
     render_fault,
     render_result,
@@ -132,15 +131,6 @@ def test_a_call_that_may_have_had_its_effect_is_said_to_be_unknown() -> None:
         assert is_unknown(fault)
         assert "unknown whether the call had its effect" in text_of(render_fault(CALL, "a/b", fault))
     assert not is_unknown({**FAULT, "on_error": "unreachable", "data": {"sent": False}})
-
-
-def test_each_call_of_a_cancelled_reply_gets_exactly_one_result() -> None:
-    calls = [ToolCall(f"c{n}", "files__read", {}) for n in range(3)]
-    known = render_result(calls[1], "files/read", "text")
-    results = close_calls(calls, {"c1": known})
-    assert [result.id for result in results] == ["c0", "c1", "c2"]
-    assert [result.is_error for result in results] == [True, False, True]
-    assert results[1] is known
 
 
 def test_tokens_in_a_failure_are_hidden() -> None:

@@ -188,11 +188,11 @@ async def test_a_key_that_the_input_does_not_declare_is_found() -> None:
 
 async def test_a_run_looks_for_keys_in_its_own_input() -> None:
     step = '{id: a, skill: away, with: {x: "${{ input.whom.name }}"}}'
-    assert await inspect_step(step, rest=INPUT, given={"whom": {"name": "Ada"}}) == []
-    found = await inspect_step(step, rest=INPUT, given={"whom": {}})
+    assert await inspect_step(step, rest=INPUT, run_input={"whom": {"name": "Ada"}}) == []
+    found = await inspect_step(step, rest=INPUT, run_input={"whom": {}})
     assert found == [("steps[0].with.x: the input has no input.whom.name", True)]
     guarded = '{id: a, skill: away, when: has(input.x), with: {x: "${{ input.x }}"}}'
-    assert await inspect_step(guarded, given={}) == [("steps[0].with.x: the input has no input.x", False)]
+    assert await inspect_step(guarded, run_input={}) == [("steps[0].with.x: the input has no input.x", False)]
 
 
 THINK = "{id: a, think: {prompt: go, tools: %s}}"

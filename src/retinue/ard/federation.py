@@ -75,17 +75,17 @@ class Upstreams:
             return FederatedResults(missing=dict.fromkeys(self.urls, "the same search is under way"))
         self._under_way.add(search.key)
         try:
-            asked = {url: asyncio.create_task(self._ask_one(url, search, visited)) for url in self.urls}
+            tasks = {url: asyncio.create_task(self._ask_one(url, search, visited)) for url in self.urls}
             try:
-                await asyncio.wait(asked.values(), timeout=self._timeout_s)
+                await asyncio.wait(tasks.values(), timeout=self._timeout_s)
             finally:
-                for task in asked.values():
+                for task in tasks.values():
                     task.cancel()
-                await asyncio.gather(*asked.values(), return_exceptions=True)
+                await asyncio.gather(*tasks.values(), return_exceptions=True)
         finally:
             self._under_way.discard(search.key)
         answers = FederatedResults()
-        for url, task in asked.items():
+        for url, task in tasks.items():
             if task.cancelled():
                 answers.missing[url] = f"no answer within {self._timeout_s:g} s"
             elif (error := task.exception()) is None:

@@ -103,7 +103,7 @@ class DiscoveryEndpoint:
         await self._directory.ensure_fresh()
         view, entries, count = self._access.view_of(caller), list[CatalogEntry](), 0
         async for page in self._directory.iterate_pages():
-            seen = [one for one in page if one.enabled and is_seen(view, one.name)]
+            seen = [entry for entry in page if entry.enabled and is_seen(view, entry.name)]
             listings = self._directory.open_all(seen[: MAX_CATALOG - count])
             await decide_listings(view, listings)
             for listing in listings:

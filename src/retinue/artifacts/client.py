@@ -250,12 +250,12 @@ def _read(server: ArtifactServer, reply: HttpResponse, status: int, digest: str 
 def _raise(server: ArtifactServer, status: int, body: bytes, digest: str) -> NoReturn:
     """Raise the error that an answer tells."""
     try:
-        told = orjson.loads(body)
+        reply = orjson.loads(body)
     except orjson.JSONDecodeError:
-        told = {}
-    facts = told.get("data") if isinstance(told, dict) else None
+        reply = {}
+    facts = reply.get("data") if isinstance(reply, dict) else None
     if isinstance(facts, dict) and isinstance(facts.get("type"), str):
-        message = str(told.get("detail", ""))
+        message = str(reply.get("detail", ""))
         raise rebuild_error(RemoteFaultError(HUB_NAME, -32603, message, facts))
     if status in (401, 403):
         raise NotAuthenticatedError(

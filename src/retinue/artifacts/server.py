@@ -173,7 +173,7 @@ class ArtifactEndpoint:
         caller, digest = identity_of(request.scope).principal, request.path_params["digest"]
         row = await show_artifact(self._open_store(), digest)
         if not sees_all(caller):
-            row["callers"] = [one for one in row["callers"] if one == caller.id]
+            row["callers"] = [caller_id for caller_id in row["callers"] if caller_id == caller.id]
         return Response(orjson.dumps(row), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:

@@ -48,7 +48,7 @@ AWAY_PAUSE_S = 0.5
 """The pause before a call of an agent that is away is repeated."""
 
 _SLACK_S = 2.0
-"""So much longer than a fan-out its caller waits for the answers."""
+"""The caller of a fan-out waits this much longer for the answers."""
 
 _AGENT_SCOPES = frozenset({"exposed", "mesh"})
 """The scopes of an agent's own calls, whatever the scopes of its caller."""
@@ -519,8 +519,8 @@ class Context:
                 )
 
             return await ask_agents(agents, query, dispatch, timeout_s=timeout_s)
-        asked = {**query.as_payload(), "agent": "*", "timeout_s": timeout_s}
-        reply = await self.call(QUERY_CAPABILITIES, asked, agent=HUB_NAME, timeout_s=timeout_s + _SLACK_S)
+        arguments = {**query.as_payload(), "agent": "*", "timeout_s": timeout_s}
+        reply = await self.call(QUERY_CAPABILITIES, arguments, agent=HUB_NAME, timeout_s=timeout_s + _SLACK_S)
         return Answers.from_json(reply)
 
     @property

@@ -32,21 +32,21 @@ class PlainSchema(GenerateJsonSchema):
         return rendered
 
 
-def make_form(asked: Any) -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
+def make_form(shape: Any) -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
     """The JSON Schema of a question, and the converter of its answer.
 
-    ``asked`` is a JSON Schema, or a type: ``str``, ``int``, ``bool``, a ``Literal``, an Enum, or a dataclass
+    ``shape`` is a JSON Schema, or a type: ``str``, ``int``, ``bool``, a ``Literal``, an Enum, or a dataclass
     or pydantic model of such fields. Raises InvalidSettingError.
     """
-    if isinstance(asked, Mapping):
-        return asked, lambda answer: answer
+    if isinstance(shape, Mapping):
+        return shape, lambda answer: answer
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(asked)
+        adapter: TypeAdapter[Any] = TypeAdapter(shape)
         schema = adapter.json_schema(schema_generator=PlainSchema)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise InvalidSettingError(
             "ctx.elicit",
-            f"{getattr(asked, '__qualname__', asked)} is no type of an answer",
+            f"{getattr(shape, '__qualname__', shape)} is no type of an answer",
             remedy="ask for str, int, float, bool, a Literal, an Enum, a dataclass, or a JSON Schema",
         ) from error
 

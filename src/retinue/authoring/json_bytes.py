@@ -43,7 +43,7 @@ def with_base64(annotation: Any) -> Any:
         return annotation
     if origin is Annotated:
         first, *metadata = arguments
-        inner = first if any(isinstance(one, EncodedBytes) for one in metadata) else with_base64(first)
+        inner = first if any(isinstance(entry, EncodedBytes) for entry in metadata) else with_base64(first)
         return annotation if inner is first else Annotated[(inner, *metadata)]
     replaced = tuple(with_base64(argument) for argument in arguments)
     if all(new is old for new, old in zip(replaced, arguments, strict=True)):

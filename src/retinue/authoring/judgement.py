@@ -33,12 +33,16 @@ class Judgement:
         self._signature = signature
         (self._parameter,) = signature.names.values()
 
-    async def ask(self, wanted: Sequence[str], context: Context, agent: str) -> Mapping[str, Can] | None:
+    async def ask(
+        self, capabilities: Sequence[str], context: Context, agent: str
+    ) -> Mapping[str, Can] | None:
         """The function's statement on each capability; None where it failed, which is logged and never the
         caller's.
         """
         try:
-            return {capability: _read(await self._ask_one(capability, context)) for capability in wanted}
+            return {
+                capability: _read(await self._ask_one(capability, context)) for capability in capabilities
+            }
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the record still answers
             _log.warning("can failed", agent=agent, error=f"{type(error).__name__}: {error}")
             return None

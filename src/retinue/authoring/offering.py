@@ -48,10 +48,10 @@ def names_nearest_option(function: Callable[P, R]) -> Callable[P, R]:
                 near = suggest(name, [*known], limit=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
                 raise TypeError(f"{what} has no option {name!r} — {hint}")
-            if wanted := _find_misfit(known[name], value):
-                hint = f"write {name}=[{value!r}]" if isinstance(value, str) and "list" in wanted else ""
+            if shapes := _find_misfit(known[name], value):
+                hint = f"write {name}=[{value!r}]" if isinstance(value, str) and "list" in shapes else ""
                 shape = f"{type(value).__name__} {str(value)[:40]!r}"
-                raise TypeError(f"{what}: {name} must be {wanted}, not {shape}{hint and f' — {hint}'}")
+                raise TypeError(f"{what}: {name} must be {shapes}, not {shape}{hint and f' — {hint}'}")
         return function(*args, **options)
 
     return checked
@@ -70,12 +70,12 @@ def _find_misfit(annotation: str, value: Any) -> str:
     kinds = [kind.partition("[")[0] for kind in re.sub(r"\[.*\]", "", annotation).split(" | ")]
     if (value is None and "None" in kinds) or any(kind not in (*_OPTION_TYPES, "None") for kind in kinds):
         return ""
-    wanted = [_OPTION_TYPES[kind] for kind in kinds if kind != "None"]
-    for kind, _ in wanted:
+    types = [_OPTION_TYPES[kind] for kind in kinds if kind != "None"]
+    for kind, _ in types:
         # a str is an Iterable too, but never a valid list of texts
         if isinstance(value, kind) and not (kind is Iterable and isinstance(value, str)):
             return ""
-    return " or ".join(shape for _, shape in wanted)
+    return " or ".join(shape for _, shape in types)
 
 
 def decorate_with(add: Callable[[F], F], decorated: Any, what: str) -> Any:

@@ -274,10 +274,10 @@ def _as_messages(name: str, value: Any) -> tuple[PromptMessage, ...]:
 def _list_choices(signature: Signature, argument: str) -> tuple[str, ...]:
     """The values of a parameter of a Literal or Enum type."""
     schema = signature.input_schema
-    wanted: Any = schema.get("properties", {}).get(argument, {})
-    if "$ref" in wanted:
-        wanted = schema.get("$defs", {}).get(wanted["$ref"].rpartition("/")[2], {})
-    choices = wanted.get("enum", [wanted["const"]] if "const" in wanted else [])
+    form: Any = schema.get("properties", {}).get(argument, {})
+    if "$ref" in form:
+        form = schema.get("$defs", {}).get(form["$ref"].rpartition("/")[2], {})
+    choices = form.get("enum", [form["const"]] if "const" in form else [])
     return tuple(str(choice) for choice in choices[:MAX_CHOICES])
 
 

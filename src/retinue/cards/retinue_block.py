@@ -132,17 +132,17 @@ def _follow_from_url(endpoints: tuple[Endpoint, ...]) -> bool:
     return len(endpoints) == 1 and endpoints[0] == Endpoint("execute", endpoints[0].url)
 
 
-def _apply(thing: T, keys: frozenset[str], facts: Any, at: str, **identity: str) -> T:
+def _apply(described: T, keys: frozenset[str], facts: Any, at: str, **identity: str) -> T:
     facts = _mapping(facts, at)
     known = {key: value for key, value in facts.items() if key in keys and value is not None}
     left = {key: value for key, value in facts.items() if key not in known}
     if known:
         try:
-            read = _adapter(type(thing)).validate_json(orjson.dumps({**identity, **known}), strict=True)
+            read = _adapter(type(described)).validate_json(orjson.dumps({**identity, **known}), strict=True)
         except ValidationError as error:
             raise BlockError(_explain(error, at)) from None
-        thing = replace(thing, **{key: getattr(read, key) for key in known})
-    return replace(thing, extra={**thing.extra, DIALECT: left}) if left else thing
+        described = replace(described, **{key: getattr(read, key) for key in known})
+    return replace(described, extra={**described.extra, DIALECT: left}) if left else described
 
 
 def _dump(thing: AgentRecord | Skill, keys: frozenset[str]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def render_type(schema: Any, depth: int = 0) -> str:
     if not isinstance(schema, Mapping):
         return "any"
     if isinstance(choices := schema.get("enum"), list) and choices:
-        shown = [f'"{one}"' if isinstance(one, str) else str(one) for one in choices[:_MAX_CHOICES]]
+        shown = [
+            f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in choices[:_MAX_CHOICES]
+        ]
         return "|".join([*shown, "…"] if len(choices) > _MAX_CHOICES else shown)
     for key in ("anyOf", "oneOf"):
         if isinstance(forms := schema.get(key), list):
@@ -58,7 +60,7 @@ def render_type(schema: Any, depth: int = 0) -> str:
             return "|".join(kinds) or "null"
     kind = schema.get("type")
     if isinstance(kind, list):
-        return "|".join(str(one) for one in kind if one != "null")
+        return "|".join(str(name) for name in kind if name != "null")
     if kind == "array":
         return f"{render_type(schema.get('items'), depth)}[]"
     if (kind == "object" or "properties" in schema) and depth == 0 and schema.get("properties"):

@@ -277,7 +277,7 @@ def _takes_hub(command: click.Command) -> bool:
 
 def _has_hub(arguments: Sequence[str]) -> bool:
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return any(one == "--hub" or one.startswith("--hub=") for one in before)
+    return any(word == "--hub" or word.startswith("--hub=") for word in before)
 
 
 def _note_other_hub(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,13 +35,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SLACK_S = 10.0
-"""So much longer than a fan-out or an orchestration its caller waits for the hub, whose error says more."""
+"""A caller waits this much longer than a fan-out or an orchestration, because the hub's error says more."""
 
 _ASK_S = 5.0
 _ORCHESTRATE_S = 300.0
 
 _MAX_WAITING = 1_000
 """Updates of a stream that its reader has not taken; then the skill's reports wait."""
+
+_FILE_NAME = re.compile(r"[^\n{:]*\.(ya?ml|json)")
+"""A text that is no workflow, but probably the name of its file."""
 
 _REMEMBERED = 1_000
 _LISTED = 20
@@ -179,6 +183,11 @@ class MeshConnection:
         if not isinstance(artifact, str | Mapping):
             shape = type(artifact).__name__
             problem = f"artifact is a {shape}, and not a text of YAML or a mapping: read a file first"
+            raise InvalidParametersError([Problem("artifact", problem)])
+        if isinstance(artifact, str) and _FILE_NAME.fullmatch(artifact.strip()):
+            problem = (
+                f"artifact is {artifact!r:.80}, the name of a file, and not its text: read the file first"
+            )
             raise InvalidParametersError([Problem("artifact", problem)])
         if self._choose is None:
             raise InvalidSettingError("publish", "this mesh has no registry", remedy="connect to a hub")

@@ -1,4 +1,4 @@
-"""What a program hears of a call or a run while it goes on, and the questions that it is asked."""
+"""Updates of a call or a run for a program, while it goes on, and the questions that it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chain of calls may still spend on language models: tokens and money, as exact integers.
+"""The amounts that a chain of calls may still spend on models: tokens and money, as exact integers.
 
 Money is counted in millionths of a US dollar, so that sums and differences lose nothing.
 """
@@ -74,7 +74,7 @@ class Allowance(NamedTuple):
         return Allowance(_smaller(self.tokens, other.tokens), _smaller(self.microdollars, other.microdollars))
 
     def minus(self, amount: Amount) -> Allowance:
-        """What is left after the amount was spent."""
+        """The rest after the amount was spent."""
         return Allowance(
             None if self.tokens is None else self.tokens - amount.tokens,
             None if self.microdollars is None else self.microdollars - amount.microdollars,

@@ -40,7 +40,8 @@ class Principal:
     ``kind`` "mesh" has a secret of the mesh itself and may call for other principals. ``agents`` are globs
     of the agents that the caller sees; () = all (``mesh.permissions``). ``through`` is the agent that starts
     a run for the caller, and ``send`` its list of skills that it may call, None without one: the run has the
-    rights of the caller, as far as this agent has them. ``groups`` are those that its JWT names.
+    rights of the caller, as far as this agent has them. ``groups`` are those that its JWT names. ``team`` is
+    that of the agent that calls, or calls through, as its process says; "" if it says none.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Principal:
     through: str = ""
     send: tuple[str, ...] | None = None
     groups: tuple[str, ...] = ()
+    team: str = ""
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({"exposed", "mesh"}))

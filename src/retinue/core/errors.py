@@ -119,7 +119,6 @@ from retinue.core.error_kinds.base import (
     join_problems,
 )
 from retinue.core.error_kinds.execution import (
-    INCOMPLETE,
     AgentUnreachableError,
     CallCancelledError,
     CallTimedOutError,
@@ -127,18 +126,13 @@ from retinue.core.error_kinds.execution import (
     EmptyOutputError,
     ExecutionError,
     ExecutionFailedError,
-    ExpressionError,
     IncapableError,
     InputRefusedError,
     InputRequiredError,
     LimitedError,
     ModelError,
-    NondeterminismError,
     OutputInvalidError,
     RemoteFaultError,
-    RepeatedEventError,
-    RunConflictError,
-    StepFailedError,
     is_callers_time,
 )
 from retinue.core.error_kinds.lookups import (
@@ -199,6 +193,14 @@ from retinue.core.error_kinds.requests import (
     SchemaRefusedError,
     TooLargeError,
     UnsupportedMediaTypeError,
+)
+from retinue.core.error_kinds.runs import (
+    INCOMPLETE,
+    ExpressionError,
+    NondeterminismError,
+    RepeatedEventError,
+    RunConflictError,
+    StepFailedError,
 )
 
 __all__ = [

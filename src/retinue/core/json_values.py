@@ -57,20 +57,26 @@ def encode_json(value: Any, what: str) -> bytes:
 def find_nonfinite(value: Any) -> Problem | None:
     """The problem of a NaN or an infinity in a value that orjson can write; None without one.
 
-    The search needs the time of a walk: search only where the JSON text has a ``null``.
+    The search needs the time of a walk: search only where the JSON text has a ``null``. A container is
+    searched once, so that objects which hold each other come to an end.
     """
     stack: list[tuple[str, Any]] = [("", value)]
+    searched: set[int] = set()
     while stack:
         path, item = stack.pop()
+        if id(item) in searched:
+            continue
         if isinstance(item, float) and not isfinite(item):
             name = f"{path} is {item}" if path else str(item)
             return Problem(path, f"{name}, which is not JSON: send null or a text")
+        if isinstance(item, (Mapping, list, tuple)) or is_dataclass(item):
+            searched.add(id(item))
         if isinstance(item, Mapping):
             stack.extend((_join(path, key), part) for key, part in item.items())
         elif isinstance(item, (list, tuple)):
             stack.extend((_join(path, place), part) for place, part in enumerate(item))
-        elif is_dataclass(item):
-            stack.extend((_join(path, field.name), getattr(item, field.name)) for field in fields(item))
+        elif is_dataclass(item) and not isinstance(item, type):
+            stack.extend((_join(path, field.name), getattr(item, field.name, None)) for field in fields(item))
     return None
 
 
@@ -172,3 +178,14 @@ def unwrap(value: Any) -> Any:
             return value
         value = inner
     return value
+
+
+def find_reference(document: Any, reference: Any) -> Any:
+    """The value that a reference such as ``#/$defs/Item`` means in a document; None for any other."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    target = document
+    for part in reference[2:].split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return target

@@ -26,7 +26,7 @@ PARTS_KEY = "retinue/parts"
 
 _KINDS: Mapping[str, PartKind] = {kind: kind for kind in ("image", "audio", "file", "resource", "data")}
 _ENDINGS = {"audio/wav": ".wav", "audio/mp3": ".mp3", "audio/ogg": ".ogg", "image/webp": ".webp"}
-"""Those that the standard library does not know in each version of Python."""
+"""Endings that the standard library does not know in each version of Python."""
 
 _UNKNOWN_TYPE = "application/octet-stream"
 _TEXTS = ("application/json", "application/xml", "application/yaml", "application/javascript")
@@ -93,7 +93,7 @@ def read_parts(value: Any, objects: Any) -> tuple[Part, ...]:
 
     A text beside them becomes a part as well, so that the order of endpoints with content is kept.
     """
-    parts = tuple(part for one in _objects_in(objects) if (part := _read_part(one)) is not None)
+    parts = tuple(part for document in _objects_in(objects) if (part := _read_part(document)) is not None)
     return (Part.text(value), *parts) if parts and isinstance(value, str) else parts
 
 
@@ -108,14 +108,20 @@ def without_bytes(value: Any) -> Any:
     if not find_parts(value):
         return value
     rows = [
-        {key: one[key] for key in one if key != "data"} if isinstance(one, Mapping) else one
-        for one in value[PARTS_FIELD]
+        {key: document[key] for key in document if key != "data"}
+        if isinstance(document, Mapping)
+        else document
+        for document in value[PARTS_FIELD]
     ]
     return {**value, PARTS_FIELD: rows}
 
 
 def _objects_in(objects: Any) -> list[Mapping[str, Any]]:
-    return [one for one in objects if isinstance(one, Mapping)] if isinstance(objects, list) else []
+    return (
+        [document for document in objects if isinstance(document, Mapping)]
+        if isinstance(objects, list)
+        else []
+    )
 
 
 def _read_part(one: Mapping[str, Any]) -> Part | None:
@@ -181,8 +187,8 @@ def url_of(part: Part) -> str | None:
 def file_name_of(part: Part, number: int) -> str:
     """A plain file name for the ``number``-th part, without any folder and with an ending for its type."""
     url = url_of(part)
-    given = part.name or ("" if url is None else urlsplit(url).path)
-    name = "".join(c for c in given.replace("\\", "/").rpartition("/")[2] if c.isprintable()).strip(" .")
+    path = part.name or ("" if url is None else urlsplit(url).path)
+    name = "".join(c for c in path.replace("\\", "/").rpartition("/")[2] if c.isprintable()).strip(" .")
     name = name[-100:] or f"{part.kind}-{number}"
     if "." not in name:
         mime = part.mime.partition(";")[0].strip().lower()

@@ -159,7 +159,7 @@ class Prompt:
 
 
 Item = Skill | Resource | Prompt
-"""What an agent offers: something to call, to read, or to insert."""
+"""An item that an agent offers: to call, to read, or to insert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Listing:
     last_error: str | None = None
     stats: Stats = Stats()
     source_trust: Trust = field(default=Trust.OWN_MESH, compare=False)
-    """That of the agents of its source; the directory sets it."""
+    """The trust in the agents of its source; the directory sets it."""
 
     @property
     def trust(self) -> Trust:

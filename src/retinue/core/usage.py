@@ -29,7 +29,7 @@ MAX_MODELS = 20
 _MAX_NAME = 256
 _MAX_NUMBER = 10**12
 _DIGITS = 9
-"""Of a sum of dollars: without the inexact digits of floats."""
+"""Decimal places of a sum of dollars, without the inexact digits of floats."""
 
 
 # ── sources ──
@@ -163,7 +163,7 @@ def own_part(usage: Usage) -> Usage:
 
 
 def amount_of(usage: Usage | None) -> Amount:
-    """What a usage counts in a budget."""
+    """The amount that a usage counts in a budget."""
     if usage is None:
         return Amount()
     numbers = _numbers_of(usage, (*SPENT, *RESERVED))

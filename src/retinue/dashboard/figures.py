@@ -77,15 +77,15 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
             before = []
         edges += [(name, step.path) for name in before]
         nodes += map(_step_node, step.below)
-        below = [one.path for one in step.below]
+        below = [inner.path for inner in step.below]
         if step.facts.get("kind") in _SEQUENCES:
             edges += pairwise([step.path, *below])
             before = below[-1:] or [step.path]
         else:
             edges += [(step.path, path) for path in below]
             before = below or [step.path]
-        if below and any(one.status for one in step.below):
-            counts = Counter(one.status for one in step.below if one.status)
+        if below and any(inner.status for inner in step.below):
+            counts = Counter(inner.status for inner in step.below if inner.status)
             total = f"{step.facts['kind']}: " if step.facts.get("kind") not in (None, "", "group") else ""
             groups.append((f"{total}{write_counts(counts)}", [step.path, *below]))
     return add_frames(place_layers(nodes, edges), groups)
@@ -108,8 +108,8 @@ def draw_definition(steps: list[Json]) -> Graph:
     for number, step in enumerate(steps):
         path = str(step.get("id", number))
         below = [
-            {"step": f"{path}/{one.get('id', place)}", "kind": _kind_of(one)}
-            for place, one in enumerate(_below(step))
+            {"step": f"{path}/{inner.get('id', place)}", "kind": _kind_of(inner)}
+            for place, inner in enumerate(_below(step))
         ]
         shown.append({"step": path, "kind": _kind_of(step), "steps": below})
     return draw_steps(unfold(shown))
@@ -121,10 +121,10 @@ def _kind_of(step: Mapping[str, Any]) -> str:
 
 
 def _below(step: Mapping[str, Any]) -> list[Json]:
-    found = [one for one in step.get("steps") or [] if isinstance(one, Mapping)]
+    steps = [inner for inner in step.get("steps") or [] if isinstance(inner, Mapping)]
     for branch in (step.get("branches") or {}).values():
-        found += [one for one in branch if isinstance(one, Mapping)] if isinstance(branch, list) else []
-    return [dict(one) for one in found]
+        steps += [inner for inner in branch if isinstance(inner, Mapping)] if isinstance(branch, list) else []
+    return [dict(inner) for inner in steps]
 
 
 def write_examples(url: str, agent: str, skill: str, arguments: Any) -> dict[str, str]:

@@ -146,10 +146,10 @@ class OpenCalls:
         return call
 
     def _add(self, call: OpenCall) -> None:
-        own = [one for one in self._calls.values() if one.caller == call.caller]
-        for one in own[: max(0, len(own) - OPEN_OF_A_CALLER + 1)]:
-            self._forget(one)
-            for question in list(one.channel.questions):
+        own = [open_call for open_call in self._calls.values() if open_call.caller == call.caller]
+        for open_call in own[: max(0, len(own) - OPEN_OF_A_CALLER + 1)]:
+            self._forget(open_call)
+            for question in list(open_call.channel.questions):
                 question.decline()
         if len(self._calls) >= MAX_OPEN:
             call.task.cancel()

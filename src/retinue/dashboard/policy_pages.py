@@ -22,7 +22,7 @@ from retinue.dashboard.frame import (
 from retinue.dashboard.sessions import ROOT
 
 FREE = "free."
-"""Before the name of an argument that may differ, in a form."""
+"""The prefix of the name of an argument that may differ, in a form."""
 
 STATES = ("open", "approved", "used", "denied", "expired")
 

@@ -41,7 +41,7 @@ class Question:
         form = self.form
         if form is None or form.kind == "boolean":
             return form
-        booleans = [one for one in form.fields if one.kind == "boolean"]
+        booleans = [field for field in form.fields if field.kind == "boolean"]
         if form.kind != "group" or len(booleans) != 1:
             return None
         (only,) = booleans
@@ -63,7 +63,7 @@ class Question:
             return []
         if self.form.kind != "group":
             return [self.form]
-        return [one for one in self.form.fields if one is not self.decision]
+        return [field for field in self.form.fields if field is not self.decision]
 
     @property
     def is_complete(self) -> bool:

@@ -204,7 +204,7 @@ class RunPages:
         """
         steps = (await self._hub.read(principal, "show_run", {"run": run}))["steps"]
         topic, path = entries.get("topic", ""), entries.get("step", "")
-        step = next((one for one in find_waiting(steps) if path in ("", one["step"])), None)
+        step = next((waiting for waiting in find_waiting(steps) if path in ("", waiting["step"])), None)
         question = make_question(None if step is None else step.get("schema"))
         value, question = read_answer(question, entries)
         if not question.is_complete:

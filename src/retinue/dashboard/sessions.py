@@ -118,9 +118,9 @@ class BrowserSessions:
     def begin(self, token: bytes, caller: str) -> str:
         """A new session of a token."""
         session = secrets.token_urlsafe(32)
-        for digest in [digest for digest, one in self._sessions.items() if not self._is_current(one)]:
+        for digest in [digest for digest, held in self._sessions.items() if not self._is_current(held)]:
             self._drop(digest)
-        own = [digest for digest, one in self._sessions.items() if one.caller == caller]
+        own = [digest for digest, held in self._sessions.items() if held.caller == caller]
         for digest in own[: max(0, len(own) - SESSIONS_OF_A_CALLER + 1)]:
             self._drop(digest)
         for digest in list(self._sessions)[: max(0, len(self._sessions) - MAX_SESSIONS + 1)]:
@@ -160,7 +160,7 @@ class BrowserSessions:
 
     def _store(self) -> None:
         if self._file is not None:
-            self._file.write({"digest": key, **asdict(one)} for key, one in self._sessions.items())
+            self._file.write({"digest": key, **asdict(session)} for key, session in self._sessions.items())
 
 
 def _digest(session: str) -> str:

@@ -6,12 +6,12 @@ import dataclasses
 import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from math import inf
 from typing import Any
 
 import orjson
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.json_values import find_nonfinite
@@ -27,7 +27,7 @@ def to_json(value: Any) -> Any:
         value,
         by_alias=True,
         bytes_mode="base64",
-        fallback=lambda given: f"<{type(given).__qualname__}>",
+        fallback=lambda unknown: f"<{type(unknown).__qualname__}>",
     )
     return _sort_sets(value, made)
 
@@ -39,14 +39,14 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
         raise InvalidParametersError(
             [Problem("", f"the arguments of {skill} are a {shape}, and not a mapping")]
         )
-    given = dict(arguments)
+    copied = dict(arguments)
     # NaN becomes null in the JSON form
-    if (problem := find_nonfinite(given)) is not None:
+    if (problem := find_nonfinite(copied)) is not None:
         raise InvalidParametersError([problem])
     try:
-        made: dict[str, Any] = _sort_sets(given, to_jsonable_python(given, by_alias=True))
-    except (PydanticSerializationError, UnicodeDecodeError) as error:
-        name = next((name for name, value in given.items() if not _is_json(value)), "")
+        made: dict[str, Any] = _sort_sets(copied, to_jsonable_python(copied, by_alias=True))
+    except ValueError as error:  # of pydantic, of UTF-8, or about a container in itself
+        name = next((name for name, value in copied.items() if not _is_json(value)), "")
         problem = Problem(name, f"argument {name} of {skill} is no JSON value: {error}")
         raise InvalidParametersError([problem]) from error
     return made
@@ -55,7 +55,7 @@ def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any
 def _is_json(value: Any) -> bool:
     try:
         to_jsonable_python(value, by_alias=True)
-    except (PydanticSerializationError, UnicodeDecodeError):
+    except ValueError:
         return False
     return True
 
@@ -83,8 +83,8 @@ def check_text(method: str, name: str, value: Any) -> None:
 
 def check_seconds(method: str, name: str, value: Any) -> None:
     """Raise InvalidSettingError for a time limit of a method of `Run` that is no number above 0."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if not is_number or value <= 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < inf:
         problem = f"{name} is {value!r:.80}, and not a number of seconds above 0"
         raise InvalidSettingError(f"run.{method}", problem, remedy=f"write {name}=30")
 
@@ -120,7 +120,7 @@ def _find_iterator(value: Any) -> Iterator[Any] | None:
         inner = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     else:
         return None
-    return next((iterator for one in inner if (iterator := _find_iterator(one)) is not None), None)
+    return next((iterator for element in inner if (iterator := _find_iterator(element)) is not None), None)
 
 
 def _sort_sets(value: Any, made: Any) -> Any:
@@ -138,7 +138,7 @@ def _sort_sets(value: Any, made: Any) -> Any:
         if len(value) != len(made):
             return made
         pairs = zip(made.items(), value.values(), strict=True)
-        return {key: _sort_sets(one, form) for (key, form), one in pairs}
+        return {key: _sort_sets(inner, form) for (key, form), inner in pairs}
     if isinstance(value, BaseModel):
         fields = type(value).model_fields.items()
         names: dict[str, str] = {field.serialization_alias or name: name for name, field in fields}

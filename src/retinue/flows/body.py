@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ class HostedWorkflows:
             )
 
     def list_hints(self) -> Sequence[Hint]:
-        """What does not belong between the steps of the workflows."""
+        """Hints about code that does not belong between the steps of the workflows."""
         if not self._workflows:
             return []
         from retinue.flows.determinism import find_hints
@@ -93,8 +94,9 @@ class CodeBody:
     async def run(self, context: RunContext, request: RunRequest) -> Any:
         """Execute a run.
 
-        A run whose code this process does not have is passed on to a node that has it. Where there is none it
-        waits, until one comes, the run is cancelled or the process ends: other code might make other steps.
+        A run whose code this process does not have is passed on to a node that has it. Without such a
+        node the run waits until one comes, it is cancelled or the process ends, because other code might make
+        other steps.
         """
         code = RunCode.find(request.definition)
         assert code is not None
@@ -110,19 +112,32 @@ class CodeBody:
 
 
 async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequest, run: Run) -> Any:
-    frame = run.open_frame(context)
+    frame, task = run.open_frame(context), asyncio.current_task()
     try:
         arguments = workflow.signature.bind(request.input or {}, run)
         value = workflow.signature.encode(await workflow.function(**arguments))
         _check_output(workflow, value)
     except (DurableRuleError, NondeterminismError):
         raise
-    except (Exception, SystemExit) as error:  # SystemExit would end this process, and again after each start
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except (
+        BaseException
+    ) as error:  # SystemExit would end this process, others would leave the run without an end
+        if isinstance(error, GeneratorExit) and _find_task() is not task:
+            raise  # this coroutine is closed from outside; the body has raised nothing
         failed = await _undo(frame, _explain(workflow, error))
         frame.record_usage()
         raise failed from error
     frame.record_usage()
     return value
+
+
+def _find_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # there is no loop any more
+        return None
 
 
 def _check_output(workflow: CodeWorkflow, value: Any) -> None:
@@ -143,7 +158,7 @@ async def _undo(frame: Frame, failed: RetinueError) -> RetinueError:
     return await finish_undoing(frame, failed)
 
 
-def _explain(workflow: CodeWorkflow, error: Exception | SystemExit) -> RetinueError:
+def _explain(workflow: CodeWorkflow, error: BaseException) -> RetinueError:
     """The error of a failed step, or what the author's code raised, with its line."""
     failed = error if isinstance(error, StepFailedError) else error.__cause__
     if isinstance(error, RetinueError) and isinstance(failed, StepFailedError):

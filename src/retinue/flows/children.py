@@ -19,7 +19,7 @@ FIND_S = 60.0
 """How long a workflow is looked for."""
 
 
-def make_child(library: Library, tools: Tools, name: str, given: Any) -> Perform[Any]:
+def make_child(library: Library, tools: Tools, name: str, run_input: Any) -> Perform[Any]:
     """The run of a stored workflow with an input; its definition is recorded before it begins.
 
     Policies decide about its start as if the caller of the run had started it, and it is recorded with the
@@ -34,7 +34,7 @@ def make_child(library: Library, tools: Tools, name: str, given: Any) -> Perform
             for started in (definition, *nested):
                 tools.check_start(starter, started.name)
         if definition.input is not None:
-            problems = compile_schema(definition.input, f"the input of {name}").problems(given)
+            problems = compile_schema(definition.input, f"the input of {name}").problems(run_input)
             if problems:
                 raise InvalidParametersError(problems)
         form = render_form(WholeRun.of(definition, whole.nested))
@@ -50,7 +50,7 @@ def make_child(library: Library, tools: Tools, name: str, given: Any) -> Perform
         request = RunRequest(
             name=f"{frame.request.name}/{path}",
             definition=choice.value["definition"],
-            input=given,
+            input=run_input,
             origin=origin.as_mesh() if choice.value["as_mesh"] else origin,
         )
         outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]

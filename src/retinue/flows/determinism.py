@@ -107,7 +107,7 @@ _OF_SETS = Rule("has another order in each process", "use sorted(…)", _names("
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What does not belong between steps, at a line of a file; ``column`` counts from 1."""
+    """Code that does not belong between steps, at a line of a file; ``column`` counts from 1."""
 
     file: str
     line: int
@@ -122,7 +122,7 @@ class Hint:
 
 
 def find_hints(workflow: CodeWorkflow) -> list[Hint]:
-    """What does not belong between the steps of a workflow; nothing for code without a source."""
+    """The code that does not belong between the steps of a workflow; nothing without a source."""
     function = inspect.unwrap(workflow.function)
     try:
         lines, first = inspect.getsourcelines(function)
@@ -192,12 +192,12 @@ class _Names:
         self._own = {argument.arg for argument in every}
         for node in ast.walk(function):
             if isinstance(node, ast.Import):
-                for one in node.names:
-                    top = one.name.partition(".")[0]
-                    self._imported[one.asname or top] = one.name if one.asname else top
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    self._imported[alias.asname or top] = alias.name if alias.asname else top
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                for one in node.names:
-                    self._imported[one.asname or one.name] = f"{node.module}.{one.name}"
+                for alias in node.names:
+                    self._imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._own.add(node.id)
 

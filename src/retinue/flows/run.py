@@ -132,13 +132,13 @@ class Run:
                 "arguments come as a mapping and as keywords",
                 remedy="give one of them",
             )
-        given = arguments_as_json(skill, fields if arguments is None else arguments)
+        sent = arguments_as_json(skill, fields if arguments is None else arguments)
         values = (agent, version, timeout_s, retry, into, name)
         defaults = (None, None, DEFAULT_STEP_TIMEOUT_S, None, None, None)
         used = {o for o, v, d in zip(_OPTIONS, values, defaults, strict=True) if v != d}
         perform = make_call(
             skill,
-            given,
+            sent,
             agent=agent,
             version=version,
             timeout_s=timeout_s,
@@ -146,7 +146,7 @@ class Run:
             into=into,
             options=frozenset(used),
         )
-        return self._plan(name or skill, mark_of("call", skill, given, agent, version), perform)
+        return self._plan(name or skill, mark_of("call", skill, sent, agent, version), perform)
 
     def think(
         self,
@@ -417,9 +417,9 @@ class Run:
         PolicyDeniedError.
         """
         check_text("workflow", "workflow", workflow)
-        given = {} if input is None else arguments_as_json(workflow, input)
-        perform = make_child(self._library, self._tools, workflow, given)
-        mark = mark_of("workflow", workflow, given)
+        arguments = {} if input is None else arguments_as_json(workflow, input)
+        perform = make_child(self._library, self._tools, workflow, arguments)
+        mark = mark_of("workflow", workflow, arguments)
         return await self._perform(self._names.take(name or workflow), mark, perform)
 
     async def now(self, *, name: str = "now") -> datetime:
@@ -500,8 +500,8 @@ class Run:
             call["retry"] = {"attempts": retry}
         compensation = Compensation.model_validate(call)
         stored = compensation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        given = arguments_as_json(skill, arguments)
-        self._undo.append(Undo(path, path, agent, stored, arguments=given))
+        undo_arguments = arguments_as_json(skill, arguments)
+        self._undo.append(Undo(path, path, agent, stored, arguments=undo_arguments))
         return _Registered()
 
     def open_frame(self, context: RunContext) -> Frame:
@@ -524,8 +524,8 @@ class Run:
         check_own_arguments(wanted, args, named)
         return self._plan(options.name or wanted, mark_of("step", wanted, args, named), perform)
 
-    def _plan(self, wanted: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:
-        return PlannedStep(self._names.take(wanted), mark, perform, self._begin)
+    def _plan(self, name: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:
+        return PlannedStep(self._names.take(name), mark, perform, self._begin)
 
     def _begin(self, step: PlannedStep[T]) -> Awaitable[T]:
         return step.perform(self.open_frame(MarkedContext(self._context, step.mark)))

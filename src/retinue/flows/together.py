@@ -1,4 +1,4 @@
-"""What `Run.gather` and `Run.race` take, and what they give."""
+"""The arguments and the results of `Run.gather` and `Run.race`."""
 
 from __future__ import annotations
 

@@ -147,14 +147,14 @@ def workflow(
     _check_digests(continues)
     rule = _make_schedule(schedule, timezone, input)
 
-    def make(given: Function) -> CodeWorkflow:
-        if not inspect.iscoroutinefunction(given):
+    def make(body: Function) -> CodeWorkflow:
+        if not inspect.iscoroutinefunction(body):
             raise InvalidSettingError(
-                f"workflow {getattr(given, '__name__', given)}",
+                f"workflow {getattr(body, '__name__', body)}",
                 "it is no async function",
                 remedy="write async def, with a parameter run: Run",
             )
-        return _make(given, name or given.__name__, version, rule, continues)
+        return _make(body, name or body.__name__, version, rule, continues)
 
     return make if function is None else make(function)
 
@@ -192,13 +192,15 @@ def _make(
     return CodeWorkflow(function, definition, signature, place, frozenset(continues))
 
 
-def _make_schedule(schedule: str | Mapping[str, Any] | None, timezone: str, given: Any) -> Schedule | None:
+def _make_schedule(
+    schedule: str | Mapping[str, Any] | None, timezone: str, run_input: Any
+) -> Schedule | None:
     if schedule is None:
         return None
     keys: dict[str, Any] = {"cron": schedule} if isinstance(schedule, str) else dict(schedule)
     keys.setdefault("timezone", timezone)
-    if given is not None:
-        keys.setdefault("input", given)
+    if run_input is not None:
+        keys.setdefault("input", run_input)
     try:
         return Schedule.model_validate(keys)
     except ValidationError as error:

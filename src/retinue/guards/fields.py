@@ -17,7 +17,7 @@ Pointer = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What is masked in a value: kinds of sensitive data, and the fields at these places."""
+    """The masks of a value: kinds of sensitive data, and the fields at these places."""
 
     kinds: tuple[SensitiveKind, ...] = ()
     pointers: tuple[Pointer, ...] = ()
@@ -33,7 +33,7 @@ _SHORT = 4
 """Shorter texts of masked fields are not looked for elsewhere, because they are in any text."""
 
 _FEW = 200
-"""So many texts are looked for one by one before the places of all are searched, which is slower."""
+"""Up to this number texts are looked for one by one, because searching the places of all is slower."""
 
 _MASKED_NAME = re.compile(rf"{re.escape(MASKED_TEXT)}(?: \d+)?")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

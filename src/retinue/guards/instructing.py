@@ -89,7 +89,7 @@ _MODEL = (
     r"|asistente(?: de ia)?|modelo(?: de lenguaje)?|mod[eè]le(?: de langage)?|digitale helfer|assistent"
     r"|sprachmodell)"
 )
-"""Who is spoken to: a model, in English, German, French and Spanish."""
+"""Words that address a model, in English, German, French and Spanish."""
 _ORDER = (
     r"(?:ignore|disregard|forget|remember|repeat|reveal|output|print|decode|execute|run|call|open|send"
     r"|forward|email"
@@ -258,7 +258,7 @@ _REQUEST = re.compile(
     re.IGNORECASE,
 )
 _MIN_HIDDEN = 8
-"""So many hidden characters are text: fewer occur in names and at the start of files."""
+"""This many hidden characters are text; fewer occur in names and at the start of files."""
 
 
 def find_instruction(text: str) -> Instruction | None:

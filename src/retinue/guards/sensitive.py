@@ -113,7 +113,7 @@ _PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 _ALL_CAPITALS = re.compile(r"[A-Z_]+\Z")
-"""What documents write in the place of a secret."""
+"""Words that documents write in the place of a secret."""
 _REFERENCE = re.compile(
     r"(?:none|null|undefined|true|false|required|optional|string|process|os|env|self|this|config|settings)\b"
     r"|\$\w+\Z|[a-z]+(?:\.[a-z]\w*)+\Z|[a-z][a-z0-9+.-]*://",

@@ -18,6 +18,7 @@ from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
 from retinue.mesh.entry import Entry
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 
 Json = dict[str, Any]
@@ -116,7 +117,11 @@ def add_call_skills(agent: Agent, directory: Directory, access: Access, expect: 
 
 
 def add_agent_skills(
-    agent: Agent, directory: Directory, access: Access, stats_of: Callable[[Listing], Stats]
+    agent: Agent,
+    directory: Directory,
+    access: Access,
+    stats_of: Callable[[Listing], Stats],
+    exams: ExamBook,
 ) -> None:
     """Add ``show_agent``, ``map_agents`` and ``refresh_agents``."""
 
@@ -124,10 +129,13 @@ def add_agent_skills(
     async def show_agent(name: str, ctx: Context) -> Json:
         """Shows one agent: its card, its status and its statistics, and the versions of its name."""
         await directory.ensure_fresh()
-        view = access.view_of(ctx.principal)
-        listing = await open_listed(directory, name, view, ctx.principal.scopes)
+        view, scopes = access.view_of(ctx.principal), ctx.principal.scopes
+        listing = await open_listed(directory, name, view, scopes)
         versions = map(render_version, directory.list_named(listing.name, view=view))
-        return render_agent(listing, ctx.principal.scopes, stats_of) | {"versions": list(versions)}
+        shown = render_agent(listing, scopes, stats_of) | {"versions": list(versions)}
+        if (exam := exams.find(listing)) is not None:
+            shown["exam"] = exam.render(with_problems="mesh" in scopes)
+        return shown
 
     @agent.skill(expose=True, listed=False, read_only=True)
     async def map_agents(ctx: Context) -> Json:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import Outcome
+from retinue.core.call import Outcome, Principal
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
-from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED
+from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers
 from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.agents import AgentSearch
@@ -61,12 +64,18 @@ _INPUT: Json = {
 
 
 def add_query_skill(
-    hub: Agent, directory: Directory, search: AgentSearch, track: TrackRecord, access: Access
+    hub: Agent,
+    directory: Directory,
+    search: AgentSearch,
+    track: TrackRecord,
+    access: Access,
+    history: SearchHistory,
 ) -> None:
     """Add the tool; without an agent it answers for the hub itself, as every agent does.
 
     ``search`` finds the agents to ask first where there are too many for all. ``track`` has the figures by
-    which equal answers are ranked, ``access`` decides which agents a caller sees.
+    which equal answers are ranked, ``access`` decides which agents a caller sees. For ``history`` the names
+    of the capabilities are a search that lists the skills of the agents that have all of them.
     """
 
     @hub.skill(QUERY_CAPABILITIES, description=_DESCRIPTION, input_schema=_INPUT, expose=True, read_only=True)
@@ -100,4 +109,18 @@ def add_query_skill(
             ],
             stats_of=lambda name: track.figures.find(name.partition("@")[0]),
         )
+        if query.type == "specific":
+            able = _list_able(directory, answers, ctx.principal, access)
+            history.note_search(ctx.principal, " ".join(query.capabilities), able)
         return answers.as_json()
+
+
+def _list_able(
+    directory: Directory, answers: Answers, principal: Principal, access: Access
+) -> Iterator[tuple[Entry, str]]:
+    """The skills of the agents that said yes, the best agent first."""
+    view = access.view_of(principal)
+    for answer in answers.answers:
+        entry = directory.find_named(answer.agent, view=view) if answer.yes else None
+        if entry is not None:
+            yield from ((entry, skill_id) for skill_id in entry.list_skills(principal.scopes))

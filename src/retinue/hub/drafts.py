@@ -10,6 +10,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.core.call import Principal
 from retinue.core.errors import (
     DefinitionError,
     InvalidRequestError,
@@ -30,8 +31,11 @@ DRAFT = "draft"
 
 MAX_FAULTS = 50
 
-StoreWorkflow = Callable[[str, bytes], Awaitable[str]]
-"""Stores a text under a name in the registry of this state; returns the reference. Raises RegistryError."""
+StoreWorkflow = Callable[[Principal, str, bytes], Awaitable[str]]
+"""Stores a text of a principal under a name in the registry of this state; returns the reference.
+
+Raises RegistryError, and PolicyDeniedError where policies forbid that the principal publishes it.
+"""
 
 
 def add_draft_skills(
@@ -66,7 +70,7 @@ def add_draft_skills(
             principal = ctx.principal
             findings = await known_skills.inspect(bundled, loaded, principal, principal.scopes)
             reply["warnings"] = [
-                _render(one.fault) | {"blocks_run": one.blocks} for one in findings[:MAX_FAULTS]
+                _render(finding.fault) | {"blocks_run": finding.blocks} for finding in findings[:MAX_FAULTS]
             ]
         return reply
 
@@ -88,7 +92,7 @@ def add_draft_skills(
         await bundle(library, loaded)
         name = loaded.definition.name
         await _check_free(library, name)
-        return {"workflow": name, "reference": await store(name, text.encode())}
+        return {"workflow": name, "reference": await store(ctx.principal, name, text.encode())}
 
 
 async def _inspect(text: str) -> tuple[Loaded | None, list[DefinitionError]]:

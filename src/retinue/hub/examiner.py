@@ -18,9 +18,6 @@ from retinue.mesh.observing.call_figures import AGENT_FAILURES
 EXAMINER = Principal("exam", "run", frozenset({"exposed", "mesh"}))
 """The caller of every exam, as access lists and audit rows name it."""
 
-_FURTHER_CALLS = 8
-"""Calls that one question may cause."""
-
 _AWAY = "agent_unreachable"
 _DAY_S = 86_400
 

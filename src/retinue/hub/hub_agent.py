@@ -16,18 +16,15 @@ from retinue.hub.agents import add_agent_skills, add_call_skills
 from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.known_skills import KnownSkills
+from retinue.hub.orchestration.agent_list import SpendingOf, add_capability_skills
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.auto_choice import AutoChoice
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.roster import Roster
-from retinue.hub.orchestration.skills import (
-    SpendingOf,
-    add_capability_skills,
-    add_orchestration_skills,
-    add_workflow_list,
-)
+from retinue.hub.orchestration.skills import add_orchestration_skills
 from retinue.hub.orchestration.tool_list import ToolList
+from retinue.hub.orchestration.workflow_list import add_workflow_list
 from retinue.hub.resources import WorkflowPrompts, add_agent_resources
 from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills
@@ -188,7 +185,7 @@ def hub_agent(
     )
 
     add_call_skills(agent, directory, access, mesh.history.expect)
-    add_agent_skills(agent, directory, access, stats_of)
+    add_agent_skills(agent, directory, access, stats_of, mesh.exams)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access, mesh.exams)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
@@ -212,7 +209,7 @@ def hub_agent(
     agent_search = AgentSearch(search)
     add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
     add_search_skills(agent, directory, search, access, mesh.history, mesh.exams)
-    add_query_skill(agent, directory, agent_search, track, access)
+    add_query_skill(agent, directory, agent_search, track, access, mesh.history)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter, auto)
     add_run_skills(agent, orchestrator.runs, run_access, workflows.progress)

@@ -39,6 +39,8 @@ class ImportState:
     reason: str = ""
     waiting: Mapping[str, tuple[Tool | None, Tool]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    agent: str = ""
+    """The name of its agent without that of its team; "" where it is ``name``."""
 
 
 ReadImports = Callable[[], Iterable[ImportState]]
@@ -53,7 +55,9 @@ def add_import_skill(agent: Agent, read_imports: ReadImports, access: Access) ->
         view = access.view_of(ctx.principal)
         return {
             "imports": [
-                render_import(connection) for connection in read_imports() if is_seen(view, connection.name)
+                render_import(connection)
+                for connection in read_imports()
+                if is_seen(view, connection.agent or connection.name)
             ]
         }
 

@@ -30,14 +30,14 @@ class KnownSkills:
         loaded: Loaded,
         principal: Principal,
         scopes: frozenset[str],
-        **given: Any,
+        **options: Any,
     ) -> list[Finding]:
         """The findings of a definition for runs of this caller with these scopes; see `inspect_with_mesh`."""
         find_skill = find_nested = self._find_skill_for(principal, scopes)
-        if any(one.as_mesh for one in bundled.nested.values()):
+        if any(nested.as_mesh for nested in bundled.nested.values()):
             # the mark counts for all workflows that the marked one runs; which these are shows in the run
             find_nested = self._find_skill_for(principal, scopes | MESH_SCOPES)
-        reach = Reach(principal.agents, principal.through, principal.send)
+        reach = Reach(principal.agents, principal.through, principal.send, principal.team)
         caller, origin = self._caller, Origin(scopes, principal.id, reach=reach)
 
         async def matches_any(pattern: str) -> bool:
@@ -49,7 +49,7 @@ class KnownSkills:
             find_skill,
             find_nested_skill=find_nested,
             matches_any=matches_any,
-            **given,
+            **options,
         )
 
     def _find_skill_for(self, principal: Principal, scopes: frozenset[str]) -> FindSkill:
@@ -82,6 +82,6 @@ class KnownSkills:
         listings = [await self._lookup.open(candidate) for candidate in offering]
         skills = [None if listing is None else listing.record.find_skill(skill) for listing in listings]
         return KnownSkill(
-            inputs=tuple(None if one is None else one.input_schema for one in skills),
-            outputs=tuple(None if one is None else one.output_schema for one in skills),
+            inputs=tuple(None if offered is None else offered.input_schema for offered in skills),
+            outputs=tuple(None if offered is None else offered.output_schema for offered in skills),
         )

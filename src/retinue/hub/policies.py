@@ -226,11 +226,13 @@ class PolicyBook:
     def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
         """The calls that policies decided about, oldest first; in any thread."""
         from retinue.policies.history.past_calls import read_past_call
-        from retinue.policies.history.replay import is_decided
+        from retinue.policies.history.replay import is_decided, is_of_owner
 
         for row, inputs in self._past.read_calls(since):
             call = read_past_call(row, inputs)
-            if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
+            if call is None or is_of_owner(call):
+                continue
+            if with_relays or is_decided(call, frozenset(RELAYS)):
                 yield call
 
     async def _find_skills(self, keys: Collection[SkillKey]) -> dict[SkillKey, KnownSkill]:
@@ -285,13 +287,13 @@ class PolicyBook:
         policies = await asyncio.to_thread(load_policies, files, groups=groups, default=default, teams=teams)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
-        if (listing := await self._lookup.open(own[0])) is not None:
-            fit.add(listing)
+        if (own_listing := await self._lookup.open(own[0])) is not None:
+            fit.add(own_listing)
         await self._directory.ensure_fresh()
         async for page in self._directory.iterate_pages():
             for start in range(0, len(page), _PAGE):
-                for one in self._directory.open_all(page[start : start + _PAGE]):
-                    fit.add(one)
+                for listing in self._directory.open_all(page[start : start + _PAGE]):
+                    fit.add(listing)
                 await asyncio.sleep(0)
         findings = [{"policy": finding.policy, "problem": finding.problem} for finding in fit.list_findings()]
         return {"policies": len(policies.policies), "digest": policies.digest, "findings": findings}

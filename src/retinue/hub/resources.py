@@ -73,7 +73,7 @@ def keep_listed(
     """The entries of agents that are in the lists of a caller; reads cards only where policies say so."""
     if view is None or view.lists is None:
         return entries
-    listed = {one.id for one in directory.open_all(entries) if is_agent_listed(view, one, scopes)}
+    listed = {listing.id for listing in directory.open_all(entries) if is_agent_listed(view, listing, scopes)}
     return [entry for entry in entries if entry.id in listed]
 
 

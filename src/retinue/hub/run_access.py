@@ -122,8 +122,8 @@ class RunAccess:
         Raises InvalidParametersError for another form of name.
         """
         if not RUN_ID.fullmatch(name):
-            wanted = "1 to 100 letters, digits, and . _ : - after the first"
-            raise InvalidParametersError([Problem("session", f"field 'session' is no name: {wanted}")])
+            form = "1 to 100 letters, digits, and . _ : - after the first"
+            raise InvalidParametersError([Problem("session", f"field 'session' is no name: {form}")])
         owner = f"{principal.kind} {principal.id} {self._mark_of(principal)}"
         return f"{name}{RUN_ID_MARK}{sha256(owner.encode()).hexdigest()[:12]}"
 

@@ -78,7 +78,10 @@ def add_run_skills(
 def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
     async def render(records: Sequence[RunRecord], ctx: Context) -> list[Json]:
         rows = [_render_run(record, lambda run: access.shown_id(run, ctx.principal)) for record in records]
-        needs = [RunCode.find(one.request.definition) if one.status == "running" else None for one in records]
+        needs = [
+            RunCode.find(record.request.definition) if record.status == "running" else None
+            for record in records
+        ]
         living = await runs.list_hosted() if any(needs) else ()
         for row, code in zip(rows, needs, strict=True):
             if code is not None and (missing := explain_missing(code, living)) is not None:
@@ -109,7 +112,7 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         for record, row in running[:_READ_FOR_WAITS]:
             # the status of such a run stays "running"
             if waits := _list_waits(await runs.list_events(record.id)):
-                row["waits_for"] = sorted({str(one.facts["topic"]) for one in waits})
+                row["waits_for"] = sorted({str(wait.facts["topic"]) for wait in waits})
         return {"runs": rows}
 
     @agent.skill(read_only=True)

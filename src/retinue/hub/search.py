@@ -19,10 +19,9 @@ from retinue.core.record import Candidate, Listing, ListingKey, Skill
 from retinue.mesh.directory.choice import describe_trust, list_groups
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import select_candidates, visible_candidates
-from retinue.mesh.directory.versions import version_preference
+from retinue.mesh.directory.versions import folder_of, version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
-from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
@@ -107,9 +106,8 @@ def add_search_skills(
         if learned and detailed:
             names = {(entry.name, offer.id) for entry, offer in offers[:limit]}
             reply["learned"] = [row for row in learned if (row["agent"], row["skill"]) in names]
-        render = render_skill_row if detailed else render_short_skill_row
         answer: Json = {
-            "skills": [render(entry, offer) for entry, offer in offers[:limit]],
+            "skills": [finder.render(entry, offer, detailed=detailed) for entry, offer in offers[:limit]],
             "more": max(0, more),
             **reply,
             "missing": list_missing(directory, view),
@@ -127,6 +125,11 @@ class _Finder:
         self._directory = directory
         self._search = search
         self._history = history
+
+    def render(self, entry: Candidate, skill: Skill, *, detailed: bool) -> Json:
+        """The row of a skill; of agents of one name in two teams with the full name, which calls need."""
+        row = (render_skill_row if detailed else render_short_skill_row)(entry, skill)
+        return {**row, "agent": self._directory.name_of(entry)} if folder_of(entry.id) else row
 
     async def narrow(
         self,
@@ -215,12 +218,14 @@ class _Finder:
                 reasons.append(f"it {exam.describe(with_problems='mesh' in scopes)}")
             if explained.skill is not None:
                 reasons.append(self._name_takers(explained.skill, scopes, view))
-                if learn is not None and (learned := _render_learned(learn, named, explained.skill)):
-                    reasons.append(learned)
+                parts = None if learn is None else learn.parts.get((named.id, explained.skill))
+                if parts is not None:
+                    reasons.append(parts.describe(explained.skill))
             fit_row["why"] = {**asdict(explained), "reasons": tuple(reasons)}
         if learn is not None and learn.parts:
             fit_row["learned"] = [
                 {"agent": hit.entry.name, "skill": hit.skill.id, **parts.as_json()}
+                | {"text": parts.describe(hit.skill.id)}
                 for hit in ranking.hits
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
             ]
@@ -265,23 +270,6 @@ def shorten_reply(reply: Json) -> Json:
         size -= len(orjson.dumps(rows.pop())) + 1
         reply["more"] += 1
     return reply
-
-
-def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> str | None:
-    """A sentence about the parts of a score; None for a skill without earlier calls."""
-    parts = learn.parts.get((listing.id, skill_id))
-    if parts is None:
-        return None
-    if parts.is_tried:
-        return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
-    if parts.is_kept:
-        return f"{skill_id} keeps the place of its card: earlier calls for similar requests say nothing else"
-    others = f", {parts.receipts:+.2f} for failures that other hubs measured" if parts.receipts else ""
-    return (
-        f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls{others}; what came of similar requests is "
-        f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
-    )
 
 
 def _place(entry: Entry) -> tuple[bool, bool, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -81,12 +81,14 @@ class ChainChoice:
     """What a run takes of its chain of calls while teams change their digest.
 
     ``begin`` gives the trace of a chain that begins with a run, ``enter`` that of a run with the digests that
-    it keeps, and ``library_of`` the workflows of them.
+    it keeps, and ``library_of`` the workflows of them. ``list_choices`` gives the trace with each digest that
+    the chain may have, first with those that lists show.
     """
 
     begin: Callable[[TraceContext], TraceContext]
     enter: Callable[[TraceContext], TraceContext]
     library_of: Callable[[TraceContext], Library]
+    list_choices: Callable[[TraceContext], Sequence[TraceContext]]
 
 
 class RunStarter:
@@ -102,7 +104,7 @@ class RunStarter:
     ) -> None:
         self._orchestrator = orchestrator
         self.progress = progress or RunProgress()
-        """What the steps of runs report."""
+        """The reports of the steps of runs."""
         self.chains: ChainChoice | None = None
         """None while no team changes its digest."""
         self.library = library
@@ -154,7 +156,7 @@ class RunStarter:
         self,
         loaded: Loaded,
         definition: Definition,
-        given: Any,
+        run_input: Any,
         principal: Principal,
         trace: TraceContext,
         *,
@@ -179,7 +181,7 @@ class RunStarter:
         self.access.check_nested_starts(principal, bundled.nested)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
-        reach = Reach(principal.agents, principal.through, principal.send)
+        reach = Reach(principal.agents, principal.through, principal.send, principal.team)
         origin = Origin(scopes, principal.id, trace, loaded.digest, allowance=trace.allowance, reach=reach)
         if loaded.definition.runs_as == "mesh" and is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
@@ -192,8 +194,10 @@ class RunStarter:
         if overrides:
             definition = _override(definition, overrides)
         checked = replace(loaded, definition=definition)
-        findings = await self._known_skills.inspect(bundled, checked, principal, origin.scopes, given=given)
-        faults = [one.fault for one in findings if one.blocks]
+        findings = await self._known_skills.inspect(
+            bundled, checked, principal, origin.scopes, run_input=run_input
+        )
+        faults = [finding.fault for finding in findings if finding.blocks]
         if faults and (run is None or await self.find(run, principal) is None):
             raise faults[0]
         stored_id = None if run is None else self.access.stored_id(check_run_id(run), principal)
@@ -204,7 +208,7 @@ class RunStarter:
         try:
             record = await self._orchestrator.start(
                 definition,
-                given,
+                run_input,
                 run_id=stored_id,
                 origin=origin,
                 nested=bundled.nested,
@@ -216,7 +220,7 @@ class RunStarter:
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        warnings = tuple(one.fault for one in findings if not one.blocks)
+        warnings = tuple(finding.fault for finding in findings if not finding.blocks)
         return StartedRun(record, self.access.shown_id(record.id, principal), choice, loaded, warnings)
 
     async def find(self, run: str, principal: Principal) -> StartedRun | None:
@@ -273,9 +277,9 @@ def _render_source(loaded: Loaded) -> Json:
     return {"name": loaded.document.source, "lines": lines, "others": others}
 
 
-def _prompt_of(given: Any) -> str:
+def _prompt_of(run_input: Any) -> str:
     """The prompt that chooses the workflow."""
-    prompt = given.get("prompt") if isinstance(given, Mapping) else given
+    prompt = run_input.get("prompt") if isinstance(run_input, Mapping) else run_input
     if not isinstance(prompt, str):
         raise InvalidParametersError([Problem("input.prompt", "missing required field 'prompt'")])
     return prompt

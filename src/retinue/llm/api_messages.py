@@ -202,7 +202,7 @@ def _with_plain_call(part: ModelResponsePart) -> ModelResponsePart:
 
 
 def _plain_arguments(arguments: Any) -> dict[str, Any]:
-    """The arguments as an object; text that is none as the member that the library uses for it."""
+    """The arguments as an object; text that is no object becomes the member that the library uses for it."""
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     return dict(value) if isinstance(value, Mapping) else {_INVALID: arguments or ""}
 

@@ -168,7 +168,7 @@ def rewrite_call(
 
 
 def _read_arguments(part: ToolCallPart) -> Mapping[str, Any] | str:
-    """The arguments as an object, or the text of the model where it is none."""
+    """The arguments as an object, or the text of the model if it is no object."""
     text = part.args if isinstance(part.args, str) else json.dumps(part.args or {})
     if not text.strip():
         return {}
@@ -177,13 +177,13 @@ def _read_arguments(part: ToolCallPart) -> Mapping[str, Any] | str:
 
 
 def _read_output(text: str) -> Any:
-    """The JSON value that a text is, or the object in it; None without one."""
+    """The value of a JSON text, or of the object inside another text; None without one."""
     value = read_json(text)
     return find_object(text) if value is None else value
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text; None for text that is none, and for numbers that JSON cannot hold."""
+    """The value of a JSON text; None for other text, and for numbers that JSON cannot hold."""
     try:
         value = json.loads(text, strict=False)
         encode_json(value, "")

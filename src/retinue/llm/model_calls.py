@@ -222,7 +222,7 @@ class _Attempts:
         spending.settle(priced.as_json(model))
 
     def _estimate(self, prompt: ModelPrompt, reported: Usage, written_bytes: int) -> Usage:
-        """What a failed attempt used: as reported, and at least what came of its answer."""
+        """The usage of a failed attempt: as reported, and at least the part of its answer that came."""
         if not (written_bytes or reported.is_estimated):
             return reported
         # a provider may report the usage at the end only

@@ -23,6 +23,7 @@ from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDama
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
+from retinue.llm.team_budget import OF_TEAM, TeamBudget
 from retinue.storage.files import file_mode, hold_lock, replace_file, storage_errors
 from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
@@ -73,6 +74,8 @@ class Reservation:
     max_tokens: int
     most: Usage
     used: Usage | None = None
+    of_team: str = ""
+    """The id of the reservation in the budget of the team, "" where there is none."""
 
     def settle(self, used: Usage) -> None:
         """Record the usage of an attempt; the usage of several attempts is added."""
@@ -91,13 +94,18 @@ class Ledger:
         spec: ModelSpec,
         *,
         tells_cost: bool = False,
+        team: TeamBudget | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``tells_cost``: the back-end reports the cost of a call at its end."""
+        """``tells_cost``: the back-end reports the cost of a call at its end.
+
+        ``team`` is the budget of the team of the model, which its other models share; None for none.
+        """
         self._path = path
         self._spec = spec
         self._budget = spec.budget
         self._tells_cost = tells_cost
+        self._team = team
         self._clock = clock
         self._open: list[Reservation] = []
         self._prices: Prices | None = spec.prices
@@ -119,6 +127,9 @@ class Ledger:
             yield reservation
         finally:
             self._open.remove(reservation)
+            if self._team is not None:
+                with self._team.changing() as pool:
+                    pool.settle(reservation.of_team, reservation.used)
             if reservation.used is not None:
                 self._record(reservation)
 
@@ -157,7 +168,8 @@ class Ledger:
 
     def check_prices(self) -> None:
         """Raise InvalidSettingError for a limit of costs without prices."""
-        if self._budget.limits_cost and self._find_prices() is None and not self._tells_cost:
+        of_team = self._team is not None and self._team.limits.cost_per_day is not None
+        if (self._budget.limits_cost or of_team) and self._find_prices() is None and not self._tells_cost:
             raise self._unpriced("a cost is limited")
 
     def _unpriced(self, reason: str) -> InvalidSettingError:
@@ -173,6 +185,9 @@ class Ledger:
         shortest = ModelPrompt(write_instructions(ASK_INSTRUCTIONS), "?", self._spec.max_tokens)
         most = self._most(shortest)
         unspent = [(name, limit, 0.0) for name, limit, _ in self._list_limits(Day(""), "")]
+        if self._team is not None:
+            with self._team.changing() as pool:
+                unspent += [(name, limit, 0.0) for name, limit, _ in pool.list_limits()]
         try:
             self._cut_answer(most, shortest.max_tokens, unspent)
         except BudgetSpentError as error:
@@ -200,8 +215,13 @@ class Ledger:
                 for name, limit in ((_TOKENS, left.tokens), (_DOLLARS, left.dollars))
                 if limit is not None
             ]
-        answer = self._cut_answer(most, prompt.max_tokens, limits)
-        return Reservation(run_id, answer, self.price(replace(most, output_tokens=answer)))
+        if self._team is None:
+            answer = self._cut_answer(most, prompt.max_tokens, limits)
+            return Reservation(run_id, answer, self.price(replace(most, output_tokens=answer)))
+        with self._team.changing() as pool:
+            answer = self._cut_answer(most, prompt.max_tokens, limits + pool.list_limits())
+            reserved = self.price(replace(most, output_tokens=answer))
+            return Reservation(run_id, answer, reserved, of_team=pool.reserve(reserved))
 
     def _most(self, prompt: ModelPrompt) -> Usage:
         """The most that a prompt may take, without its answer: no token of it is in the cache yet."""
@@ -263,6 +283,11 @@ class Ledger:
         form = "{:,.0f} tokens" if "tokens" in name else "${:,.4f}"
         period = name.rpartition("_")[2]
         left = f"{form.format(max(0.0, limit - spent))} of {form.format(limit)} per {period} left"
+        if name.startswith(OF_TEAM) and self._team is not None:
+            problem = (
+                f"the team {self._team.limits.team} has {left}, and this call of {agent} could take more"
+            )
+            return BudgetSpentError.of_model(agent, problem, name)
         problem = f"{agent} has {left}, and this call could take more"
         return BudgetSpentError.of_model(agent, problem, f"llm.{agent}.{name}")
 

@@ -27,7 +27,7 @@ SESSION = "session"
 """The argument with the id of a session: the model knows what its caller asked before with the same one."""
 
 WAIT_S = 120.0
-"""So much longer than the limit of time of the loop a call may last."""
+"""A call may last this much longer than the time limit of its loop."""
 
 DIGEST_KEY = "io.retinue.markdown"
 """The annotation of the card with the digest of the file, so that an edited file has a new card."""

@@ -1,4 +1,4 @@
-"""What files for other programs name: their built-in tools, tools of MCP servers, and models of vendors."""
+"""Names in files for other programs: their built-in tools, tools of MCP servers, and models of vendors."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ class ArtifactStore(Protocol):
         ...
 
     def open(self, digest: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
-        """The bytes from ``start`` up to, not including, ``end``, in pieces; those beyond the end are none.
+        """The bytes from ``start`` up to, not including, ``end``, in pieces.
 
-        Raises UnknownArtifactError.
+        The pieces end with the content. Raises UnknownArtifactError.
         """
         ...
 

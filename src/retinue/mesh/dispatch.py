@@ -42,7 +42,7 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
-from retinue.mesh.guard.asked_marks import note_asked, was_asked
+from retinue.mesh.guard.call_marks import note_asked, was_asked
 from retinue.mesh.guard.cycles import name_asked
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.health.agent_stats import AgentStats, AgentStatsTable, HealthSink, report_health
@@ -555,7 +555,8 @@ class Dispatcher:
     def _is_overdue(self, skill: Skill, call: Call, spent_s: float) -> bool:
         """Whether a caller cancelled because its time is over; a step's limit ends just before its call's.
 
-        So does that of a skill which calls this one, such as ``call_skill`` of a hub, under the same setting.
+        The limit of a skill that calls this one, such as ``call_skill`` of a hub, ends just before it, too,
+        because the same setting holds for both.
         """
         limit_s = self.timeouts.endpoint_s if skill.timeout_s is None else skill.timeout_s
         left_s = limit_s - spent_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from retinue.core.errors import SkillNotOfferedError
@@ -62,6 +63,17 @@ class ExamResult:
         if not isinstance(problems, list) or type(asked) is not int or not isinstance(at, int | float):
             return None
         return cls(value["status"], tuple(map(str, problems)), asked, at, str(value.get("digest", "")))
+
+    def render(self, *, with_problems: bool) -> dict[str, Any]:
+        """The form in replies of the hub: the result, and the rest only ``with_problems``."""
+        row: dict[str, Any] = {"result": self.status}
+        if with_problems and self.asked:
+            row["calls"] = self.asked
+        if with_problems and self.at:
+            row["at"] = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="seconds")
+        if with_problems and self.problems:
+            row["problems"] = list(self.problems)
+        return row
 
     def describe(self, *, with_problems: bool = True) -> str:
         """The result as the end of a sentence about the agent."""
@@ -195,8 +207,12 @@ class ExamBook:
         return now - result.at >= wait_s
 
     def may_choose(self, agent: Candidate) -> bool:
-        """Whether a call that names no agent may go to this one."""
-        if self.policy != "require":
+        """Whether a call that names no agent may go to this one.
+
+        Language models of the own mesh have no exam; a foreign agent may only say that it is a model.
+        """
+        is_own_model = agent.labels.get("kind") == "model" and agent.trust is Trust.OWN_MESH
+        if self.policy != "require" or is_own_model:
             return True
         result = self.find(agent)
         return result is None or result.status == "passed"

@@ -31,7 +31,7 @@ class _Entry(Generic[T]):
 
 
 class FirstAnswers(Generic[T]):
-    """What messages began, by a key that names sender, receiver and message id.
+    """The work that messages began, by a key that names sender, receiver and message id.
 
     Bounded in time, number and bytes; the oldest entries go first.
     """
@@ -52,7 +52,7 @@ class FirstAnswers(Generic[T]):
         self._entries: OrderedDict[tuple[str, ...], _Entry[T]] = OrderedDict()
 
     def find(self, key: tuple[str, ...], content: bytes) -> T | None:
-        """What the first message of this key and content began; None if there was none."""
+        """The work that the first message of this key and content began; None if there was none."""
         self._drop_old()
         entry = self._entries.get(key)
         return None if entry is None or entry.content != content else entry.began
@@ -64,7 +64,7 @@ class FirstAnswers(Generic[T]):
         self._drop_old()
 
     def end(self, key: tuple[str, ...], began: T, *, size_bytes: int) -> None:
-        """What a message began has ended with a result of this size, which is kept."""
+        """The work of a message has ended with a result of this size, which is kept."""
         entry = self._entries.get(key)
         if entry is not None and entry.began is began:
             self._used_bytes += size_bytes - entry.size_bytes

@@ -26,7 +26,7 @@ MAX_DESCRIPTION = 20_000
 """Characters of a description that are kept."""
 
 MAX_TOOL_BYTES = 500_000
-"""Of the JSON of one tool, its schemas included."""
+"""Bytes of the JSON of one tool, with its schemas."""
 
 MAX_TRAIT_VALUE = 100_000
 """Characters of a trait that is a text."""
@@ -47,7 +47,7 @@ class _RefusedError(ValueError):
 
 @dataclass(slots=True)
 class _Notes:
-    """What was changed in a record, as sentences."""
+    """The changes of a record, as sentences."""
 
     sentences: list[str] = field(default_factory=list)
     stripped: set[str] = field(default_factory=set)

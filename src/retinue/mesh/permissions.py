@@ -138,6 +138,9 @@ SkillNotes = Callable[[Candidate, Skill], str]
 CheckStart = Callable[[Principal, str, bool], None]
 """Raises an error for a principal that may not start a workflow: its name, and whether it is inline."""
 
+CheckPublish = Callable[[Principal, str], None]
+"""Raises an error for a principal that may not publish in a repository."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
@@ -168,6 +171,7 @@ class Access:
         self._filter_of: Callable[[Principal], ListFilter | None] | None = None
         self._notes_of: Callable[[Principal], SkillNotes | None] | None = None
         self._check_start: CheckStart | None = None
+        self._check_publish: CheckPublish | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
@@ -192,6 +196,15 @@ class Access:
         """
         if self._check_start is not None:
             self._check_start(principal, workflow, is_inline)
+
+    def check_publishes(self, check: CheckPublish | None) -> None:
+        """Ask before a skill stores in a repository; None = all may."""
+        self._check_publish = check
+
+    def check_publish(self, principal: Principal, repository: str) -> None:
+        """Raise PolicyDeniedError where policies forbid that a principal publishes in a repository."""
+        if self._check_publish is not None:
+            self._check_publish(principal, repository)
 
     @property
     def has_policies(self) -> bool:
@@ -254,7 +267,9 @@ async def decide_lists(view: AgentView | None, items: Iterable[tuple[Candidate, 
 
 async def decide_listings(view: AgentView | None, listings: Iterable[Listing]) -> None:
     """`decide_lists` about all items of agents."""
-    await decide_lists(view, ((one, item) for one in listings for item in _list_items(one.record)))
+    await decide_lists(
+        view, ((listing, item) for listing in listings for item in _list_items(listing.record))
+    )
 
 
 async def decide_agents(view: AgentView | None, listings: Iterable[Listing], scopes: frozenset[str]) -> None:
@@ -293,9 +308,9 @@ def narrow_record(view: AgentView | None, agent: Candidate, record: AgentRecord)
     return replace(
         record,
         skills=skills,
-        resources=tuple(one for one in record.resources if is_listed(view, agent, one)),
-        prompts=tuple(one for one in record.prompts if is_listed(view, agent, one)),
-        traits=tuple(one for one in record.traits if one.skill_id is None or one.skill_id in ids),
+        resources=tuple(resource for resource in record.resources if is_listed(view, agent, resource)),
+        prompts=tuple(prompt for prompt in record.prompts if is_listed(view, agent, prompt)),
+        traits=tuple(trait for trait in record.traits if trait.skill_id is None or trait.skill_id in ids),
     )
 
 

@@ -28,7 +28,7 @@ _PROMISES = {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": Fa
 """By hint, the value with which clients ask less or calls are repeated; one that is not given is false."""
 _DIFF_LINES = 12
 _MAX_COMPARED_LINES = 2_000
-"""Of both forms of a tool; the time of a comparison grows with the square of their lines."""
+"""Lines of both forms of a tool that are compared; the time grows with the square of them."""
 
 
 @dataclass(slots=True)
@@ -110,9 +110,10 @@ class Pins:
         """
         known = self._of(server)
         if self._enabled and tool in known.waiting:
+            name = server.partition(":")[0]  # without the tag of a digest
             raise ExecutionFailedError(
-                f"server {server} changed its tool {tool} after it was accepted",
-                remedy=f"its owner reads and accepts the change: retinue imports accept {server}",
+                f"server {name} changed its tool {tool} after it was accepted",
+                remedy=f"its owner reads and accepts the change: retinue imports accept {name}",
             )
 
     def accept(self, server: str) -> list[str]:
@@ -132,6 +133,11 @@ class Pins:
         """Drop the tools of a server; adding it again accepts its tools as they are then."""
         if server in self._servers:
             self._change(lambda servers: servers.pop(server, None))
+
+    def keep_only(self, is_used: Callable[[str], bool]) -> None:
+        """Drop the tools of servers that will not be asked any more."""
+        if unused := [name for name in self._servers if not is_used(name)]:
+            self._change(lambda servers: [servers.pop(name, None) for name in unused])
 
     def _of(self, server: str) -> ServerPins:
         return self._servers.get(server) or ServerPins()

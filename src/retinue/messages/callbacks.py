@@ -18,7 +18,7 @@ from retinue.web.transport import HttpRequester, TransportError
 
 TIMEOUT_S = 10.0
 PAUSES_S = (0.0, 1.0, 4.0)
-"""Before each attempt to deliver one message."""
+"""The pauses before the attempts to deliver one message."""
 
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_WAITING = 1_000

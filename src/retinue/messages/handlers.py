@@ -163,16 +163,16 @@ class Handlers:
 
     async def _query_capabilities(self, exchange: MessageExchange) -> PerformativeReply:
         payload = exchange.request.payload
-        asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
+        query = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
         target = exchange.target
         if target is None:
             # for anybody: the hub asks every agent that the sender sees (Yellow Pages)
-            asked, target = {**asked, "agent": ANYBODY}, self._own
-        outcome = await exchange.run(QUERY_CAPABILITIES, asked, target, _NULL, exchange.deadline)
+            query, target = {**query, "agent": ANYBODY}, self._own
+        outcome = await exchange.run(QUERY_CAPABILITIES, query, target, _NULL, exchange.deadline)
         if isinstance(outcome.error, UnknownAgentError) and self._forwards:
             # another spelling of its name, as in all other messages
             await self._find_record(exchange)
-            outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
+            outcome = await exchange.run(QUERY_CAPABILITIES, query, exchange.target, _NULL, exchange.deadline)
         if outcome.error is not None:
             return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
         answer = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}

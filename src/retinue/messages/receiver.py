@@ -140,8 +140,8 @@ class Receiver:
         ``agent`` is the agent of the endpoint; ``wait_s`` = how long to wait for the result of a task, None =
         as the options say, and not at all where the message has a ``callback_url``.
         """
-        told = parse_trace_meta(message["trace"]) if _has_trace(message) else None
-        claimed = merge_traces(trace, told) or _NO_TRACE
+        stated = parse_trace_meta(message["trace"]) if _has_trace(message) else None
+        claimed = merge_traces(trace, stated) or _NO_TRACE
 
         async def run(
             skill: str,

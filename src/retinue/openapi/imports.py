@@ -21,7 +21,7 @@ from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError, RetinueError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
+from retinue.mesh.directory.sources import LiveMember, LiveSource, MemberId, OnChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.pins import Pins, Tool
 from retinue.web.transport import HttpRequester
@@ -64,6 +64,14 @@ class ApiSpec:
     strict: bool = False
     fingerprint: str = ""
     key_origins: tuple[str, ...] = ()
+    team: str = ""
+    tag: str = ""
+    """The team and the tag of the digest that brings it; "" for those of the machine."""
+
+    @property
+    def id(self) -> MemberId:
+        """Which member of its source it is."""
+        return MemberId(self.name, self.team, self.tag)
 
 
 class ImportedApi(LiveMember):
@@ -73,6 +81,7 @@ class ImportedApi(LiveMember):
         self, spec: ApiSpec, make_client: Callable[[Api], ApiClient], pins: Pins, on_change: OnChange
     ) -> None:
         self.spec = spec
+        self.id = spec.id
         self._pins = pins
         self._api: Api | None = None
         self.fingerprint = spec.fingerprint
@@ -87,7 +96,8 @@ class ImportedApi(LiveMember):
     def listing(self) -> Listing:
         card = render_card(self._record, scopes=_ALL)
         digest = sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        return Listing(record=self._record, source=APIS, key=self.spec.name, digest=f"sha256:{digest}")
+        place, digest = self.id, f"sha256:{digest}"
+        return Listing(self._record, source=APIS, key=place.key, tag=place.tag or None, digest=digest)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -121,7 +131,7 @@ class ImportedApi(LiveMember):
         pins = [_pin_of(operation) for operation in api.operations]
         offered = {pin["name"]: (pin, skill) for pin, skill in zip(pins, api.skills, strict=True)}
         skills = []
-        for tool in self._pins.review(self.spec.name, pins):
+        for tool in self._pins.review(self.id.pinned, pins):
             pin, skill = offered[tool["name"]]
             skills.append(self._offer(skill if tool == pin else _as_accepted(skill, tool)))
         described = (api.description or api.title)[:MAX_DESCRIPTION]
@@ -156,7 +166,7 @@ class ImportedApi(LiveMember):
 
 
 def _pin_of(operation: Operation) -> dict[str, Any]:
-    """What is compared of an operation: its texts, its schemas and the request that it becomes."""
+    """The compared parts of an operation: its texts, its schemas and the request that it becomes."""
     skill = operation.skill
     pin = {
         "name": skill.id,
@@ -226,9 +236,9 @@ class ImportedApis(LiveSource[ImportedApi]):
     ) -> Answer:
         """One call of an operation, as `Invoker`."""
         name = listing.record.name
-        api = self._members.get(name)
+        api = self.find_member(listing.id)
         if api is None or api.client is None:
             reason = "it is not imported any more" if api is None else api.reason
             raise AgentUnreachableError(name, "its API", reason, sent=False)
-        self._pins.check(name, skill.id)
+        self._pins.check(api.id.pinned, skill.id)
         return await api.client.invoke(listing, skill, call, admitted, channel)

@@ -94,7 +94,7 @@ class LivePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What an open part gives to its process; every field is optional.
+    """The contributions of an open part to its process; every field is optional.
 
     ``product`` is what other parts get by the class in `Part.gives`. ``invokers`` run the skills of listings
     by their source, ``protocols`` those of agents without ``/execute`` by the protocol of their endpoint.

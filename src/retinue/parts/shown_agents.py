@@ -72,7 +72,7 @@ class ShownAgents(Protocol):
     async def read_revision(self) -> tuple[int, ...]:
         """The number of changes of the agents until now; reads sources that are out of date."""
 
-    def find_spelling(self, name: str, caller: Principal) -> str | None:
+    async def find_spelling(self, name: str, caller: Principal) -> str | None:
         """The name of the only seen agent that differs in case, ``_`` or ``-`` alone."""
 
     def subscribe(self, name: str, changed: Callable[[], None]) -> Callable[[], None]:
@@ -118,7 +118,7 @@ class OwnAgent:
     async def read_revision(self) -> tuple[int, ...]:
         return (self.agent.revision,)
 
-    def find_spelling(self, name: str, caller: Principal) -> str | None:
+    async def find_spelling(self, name: str, caller: Principal) -> str | None:
         """None: an agent's own endpoints do not tell its name."""
         return None
 
@@ -183,13 +183,14 @@ class MeshAgents:
         await self._directory.ensure_fresh()
         return (self.agent.revision, self._changes)
 
-    def find_spelling(self, name: str, caller: Principal) -> str | None:
+    async def find_spelling(self, name: str, caller: Principal) -> str | None:
         from retinue.mesh.asking.query import fold
 
         wanted, view = fold(name), self._access.view_of(caller)
         spellings = {
             shown
-            for entry in self._directory.list_entries()
+            async for page in self._directory.iterate_pages()
+            for entry in page
             if fold(shown := self._directory.name_of(entry)) == wanted and is_seen(view, entry.name)
         }
         return spellings.pop() if len(spellings) == 1 else None

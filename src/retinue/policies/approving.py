@@ -5,8 +5,8 @@ that the run makes again after a crash uses the same yes, and a call whose argum
 changed asks anew. Calls outside of runs share a question while it is open; each yes runs one of them. A call
 that is repeated under its idempotency key gets the outcome that is kept with its yes.
 
-The limits of policies count a call after its answer and before its yes is used, so that neither a call that
-waits takes a place, nor a limit that is reached takes a yes.
+The limits of policies count a call after its answer and before its yes is used. So a call that waits takes no
+place of a limit, and a call that a limit refuses uses no yes.
 
 The person behind the call is asked itself where all policies that ask name ``caller`` as an approver and its
 token has the scope ``approves``. A task of A2A waits for an answer from anywhere.

@@ -15,7 +15,7 @@ from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
 
 NOTE = "[asks a person first]"
-"""Before the description of such a skill."""
+"""The prefix of the description of such a skill."""
 
 _KNOWN = frozenset({"origin"})
 """The facts of a call that a list knows, if the caller calls itself."""
@@ -71,7 +71,7 @@ class AskingPolicies:
         concerned = [
             policy
             for policy in map(self.policies.__getitem__, numbers)
-            if policy.concerns(resource.id, containers, caller.id)
+            if policy.concerns(resource, containers, caller)
         ]
         if not concerned:
             return False

@@ -20,7 +20,7 @@ MAX_KEYS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What is counted under ``key``: at most ``calls`` calls in ``window_s`` seconds."""
+    """The limit of calls under ``key``: at most ``calls`` calls in ``window_s`` seconds."""
 
     key: str
     calls: int

@@ -103,6 +103,9 @@ class Decision:
 
 ALLOWED = Decision("allow")
 
+_PANIC = "PanicException"
+"""The class of a fault in the engine, which is no Exception, and which no module exports."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
@@ -147,7 +150,9 @@ class _Rules:
         if errors or answer.decision is cedarpy.Decision.NoDecision:
             return Decision("deny", problem="; ".join(errors) or "the policies were not evaluated")
         reasons = answer.diagnostics.reasons
-        policies = tuple(self.policies[one] for one in sorted(reasons) if one in self.policies)
+        policies = tuple(
+            self.policies[policy_id] for policy_id in sorted(reasons) if policy_id in self.policies
+        )
         return Decision("allow" if answer.decision is cedarpy.Decision.Allow else "deny", policies)
 
 
@@ -252,22 +257,22 @@ class _Cut:
             if facts.arguments.keys() <= policy.named_arguments
             and _is_permitted(policy, rules, facts, request, entities)
         ]
-        given = {
+        approved_by = {
             policy.id: answer
             for policy in asking
             for answer in answers
             if may_approve(answer.by, policy.approvers, facts.caller.id.id)
         }
-        used = {answer.id: answer for answer in given.values()}
-        return (*(policy for policy in obliged if policy.id not in given), *used.values())
+        used = {answer.id: answer for answer in approved_by.values()}
+        return (*(policy for policy in obliged if policy.id not in approved_by), *used.values())
 
     def _find_readers(self, error: UnmappableError) -> tuple[Policy, ...]:
         """The policies that read arguments of the skill, one of which has the problem."""
-        sets = [one for one in (self.rules, self.obligations) if one is not None]
+        sets = [policy_set for policy_set in (self.rules, self.obligations) if policy_set is not None]
         return tuple(
             policy
-            for one in sets
-            for policy in one.policies.values()
+            for policy_set in sets
+            for policy in policy_set.policies.values()
             if any(str(error).startswith(".".join(path)) for path in policy.reads.arguments)
         )
 
@@ -343,7 +348,7 @@ def _quote(agent: str) -> str:
 RunInThread = Callable[[Callable[[], object]], Awaitable[object]]
 """Calls a function in a thread."""
 
-_CutKey = tuple[Resource, EntityId, EntityId | None]
+_CutKey = tuple[Resource, EntityId, Caller | None]
 """What is called, how, and the caller if it has policies of its own."""
 
 
@@ -404,7 +409,7 @@ class Engine:
         The engine reads 1,000 policies in 25 ms, and keeps what it has read.
         """
         for caller in callers:
-            bound = self.find_bound(caller.id)
+            bound = self.find_bound(caller)
             if (resource, action, bound) not in self._cuts:
                 selected = self.select(resource, action, bound)
                 if len(selected) > MANY:
@@ -413,7 +418,7 @@ class Engine:
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
-        cut = self._cut(facts.resource, facts.action, facts.caller.id)
+        cut = self._cut(facts.resource, facts.action, facts.caller)
         if cut.is_empty:
             return ALLOWED
         decision = self._decide(cut.enforced, facts)
@@ -444,22 +449,27 @@ class Engine:
             entities = self._render(facts)
         except TypeError as error:  # half of a surrogate pair in a name has no form in UTF-8
             return Decision("deny", problem=f"a name in the call is no Unicode text: {error}")
-        return cut.decide(facts, entities)
+        try:
+            return cut.decide(facts, entities)
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:
+                raise
+            return Decision("deny", problem=f"the engine of policies failed: {str(error)[:200]}")
 
-    def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
+    def reads_of(self, resource: Resource, action: EntityId, caller: Caller) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill and caller read."""
         return self._cut(resource, action, caller).facts
 
-    def select(self, resource: Resource, action: EntityId, caller: EntityId | None = None) -> list[Policy]:
+    def select(self, resource: Resource, action: EntityId, caller: Caller | None = None) -> list[Policy]:
         """The policies that may apply to a skill and an action; those of a team also for its ``caller``."""
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
-            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers, caller)
+            if policy.concerns_action(action.id) and policy.concerns(resource, containers, caller)
         ]
 
-    def _cut(self, resource: Resource, action: EntityId, caller: EntityId) -> _SkillPolicies:
+    def _cut(self, resource: Resource, action: EntityId, caller: Caller) -> _SkillPolicies:
         bound = self.find_bound(caller)
         cut = self._cuts.get((resource, action, bound))
         if cut is None:
@@ -467,9 +477,10 @@ class Engine:
             self._keep((resource, action, bound), cut)
         return cut
 
-    def find_bound(self, caller: EntityId) -> EntityId | None:
-        """The caller if it has policies of its own, as only agents of teams have."""
-        return caller if caller.type == AGENT and caller.id in self.bound_agents else None
+    def find_bound(self, caller: Caller) -> Caller | None:
+        """The caller, with its team only, if it has policies of its own, as only agents of teams have."""
+        is_bound = caller.id.type == AGENT and caller.id.id in self.bound_agents
+        return Caller(caller.id, (), (), caller.team) if is_bound else None
 
     def _keep(self, key: _CutKey, cut: _SkillPolicies) -> None:
         if len(self._cuts) >= _KEPT:
@@ -500,8 +511,8 @@ class Engine:
                 self._entities.clear()
             callers = self._render_callers(caller, origin)
             # an agent that calls itself is in the entities already
-            others = [one for one in resource.entities if one != caller.id]
-            rendered = [resource.render(one, self.policies.groups) for one in others]
+            others = [entity for entity in resource.entities if entity != caller.id]
+            rendered = [resource.render(entity, self.policies.groups) for entity in others]
             text = orjson.dumps(rendered).decode()
             entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
         return entities
@@ -513,7 +524,7 @@ class Engine:
             if len(self._callers) >= _KEPT:
                 self._callers.clear()
             callers = [caller] if origin is None else [caller, origin]
-            rendered = [one.render(self.policies.groups) for one in callers]
+            rendered = [principal.render(self.policies.groups) for principal in callers]
             # a caller that begins the chain is one entity
             by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}
             text = orjson.dumps([*by_id.values(), *ACTIONS]).decode()

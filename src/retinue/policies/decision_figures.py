@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.mesh.observing.metrics import BoundedNames, Figures, Labels
-from retinue.policies.decision import Decision
+
+if TYPE_CHECKING:  # with the engine, which a hub without policies does not need
+    from retinue.policies.decision import Decision
 
 METRIC = "retinue_policy_decisions_total"
 WATCHED = "watch_"
-"""Before a decision that was only recorded."""
+"""The prefix of a decision that was only recorded."""
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from retinue.core.call import Principal
 from retinue.core.record import Candidate, Hints, Item, Prompt, Skill
 from retinue.core.trust import Trust
+from retinue.mesh.directory.versions import folder_of
 from retinue.mesh.permissions import matches
 from retinue.policies.reads import EntityId
 
@@ -49,10 +50,14 @@ Groups = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class TeamScope:
-    """A team that brings policies, and the names of its agents and imports, which its policies bind."""
+    """A team that brings policies, and the names of its agents and imports, which its policies bind.
+
+    ``name`` begins the ids of its policies; ``team`` is the name of the team, "" where it is ``name``.
+    """
 
     name: str
     agents: frozenset[str]
+    team: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,13 @@ class Caller:
     id: EntityId
     scopes: tuple[str, ...]
     groups: tuple[str, ...] | None = ()
+    team: str = ""
+    """The team of an agent, "" if it is not known: then policies of teams bind it by its name."""
 
     @classmethod
     def of(cls, principal: Principal, groups: tuple[str, ...] | None = ()) -> Caller:
-        return cls(name_principal(principal.id), tuple(sorted(principal.scopes)), groups)
+        team = "" if principal.through else principal.team  # else that of the agent between
+        return cls(name_principal(principal.id), tuple(sorted(principal.scopes)), groups, team)
 
     def list_groups(self, groups: Groups) -> list[EntityId]:
         """The groups of the caller: those of the table ``groups``, and those of its tokens."""
@@ -89,11 +97,15 @@ class Resource:
     agent: EntityId
     parents: tuple[EntityId, ...]
     attributes: tuple[tuple[str, str | bool | tuple[str, ...]], ...]
+    team: str = ""
+    """The team of the agent, "" if it is not known: then policies of teams bind it by its name."""
 
     @classmethod
     def of(cls, agent: Candidate, item: Item) -> Resource:
         trust, labels = agent.trust.name.lower(), agent.labels
-        return cls.make(agent.name, agent.version, agent.source, trust, item, labels)
+        resource = cls.make(agent.name, agent.version, agent.source, trust, item, labels)
+        team = folder_of(agent.id)
+        return replace(resource, team=team) if team else resource
 
     @classmethod
     def make(

@@ -18,6 +18,7 @@ from retinue.policies.entities import (
     SKILL,
     SOURCE,
     TAG,
+    Caller,
     Resource,
 )
 from retinue.policies.policy_set import Policy, PolicySet
@@ -58,14 +59,14 @@ class MeshFit:
             containers = resource.list_containers(self.policies.groups)
             for policy in self.policies.policies:
                 # a team binds the calls of its agents, too
-                caller = None if policy.agents is None else EntityId(AGENT, min(policy.agents, default=""))
-                if policy.concerns(resource.id, containers, caller):
+                caller = None if policy.agents is None else _any_agent_of(policy)
+                if policy.concerns(resource, containers, caller):
                     self._matched.add(policy.id)
                     if _names_skills(policy):
                         self._compare(policy, resource.id, skill)
 
     def list_findings(self) -> list[Finding]:
-        """What does not fit, in the order of the policies."""
+        """The findings, in the order of the policies."""
         findings = list(self._findings)
         covering = [rule for rule in self.policies.policies if not rule.body.has_conditions]
         earlier_ids: set[str] = set()
@@ -119,6 +120,11 @@ class MeshFit:
                 self._findings[Finding(policy.id, f"{resource.id}: {problem}")] = None
 
 
+def _any_agent_of(policy: Policy) -> Caller:
+    """An agent of the team of a policy."""
+    return Caller(EntityId(AGENT, min(policy.agents or (), default="")), (), (), policy.team)
+
+
 _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})
 
 
@@ -150,7 +156,11 @@ def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
             return f"it has no argument {'.'.join(path[: depth + 1])}{hint}"
         schema = properties[name]
     types = schema.get("type") if isinstance(schema, Mapping) else None
-    named = {types} if isinstance(types, str) else {one for one in types or () if isinstance(one, str)}
+    named = (
+        {types}
+        if isinstance(types, str)
+        else {type_name for type_name in types or () if isinstance(type_name, str)}
+    )
     fitting = _JSON_TYPES.get(expected)
     if not named or fitting is None or named & fitting:
         if expected == "integer" and "number" in named:

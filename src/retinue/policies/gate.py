@@ -10,19 +10,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
-from hashlib import sha256
 from itertools import product
 from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, Approval, ApprovalStore
 from retinue.core.allowance import Allowance
-from retinue.core.call import LOCAL, Call, Principal, TraceContext, TraceExtension
+from retinue.core.call import LOCAL, Call, Principal, TraceContext
 from retinue.core.errors import PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
 from retinue.core.usage import NO_SOURCES, UNKNOWN_SOURCE, Sources
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Approve, Guards, PermittedCall
+from retinue.mesh.guard.call_marks import find_origin, is_permitted, mark_permitted, note_origin
 from retinue.mesh.guard.sources import read_trace, with_sources
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
@@ -61,18 +61,6 @@ from retinue.policies.recording import InputRecorder
 
 Mode = Literal["off", "watch", "enforce"]
 
-MARK = "policy"
-"""The field of a trace that says that policies have permitted the call."""
-
-ORIGIN = "origin"
-"""The field of a trace with the id of the principal that began the chain of calls."""
-
-MAX_ORIGIN = 310
-"""Characters of that id in a trace, whose fields are limited; a longer one is unknown to further calls.
-
-That of a JWT has up to 304. A part of an id would be another id, about which no policy is.
-"""
-
 OWNERS_SKILLS = frozenset(
     {"answer_approval", "approve_similar", "list_approvals", "show_approval", "list_policies"}
     | {"check_policies", "explain_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
@@ -94,6 +82,7 @@ class Gate:
     ``recorder`` keeps what policies read, None where the owner does not want it.
     ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
     ``run_in_thread`` calls functions that take long, None where they may hold up other calls.
+    ``team`` is that of the agents of this process, "" for none.
     ``find_digest`` tells the digest of the policies that are in force in the process now, None where this
     gate is never replaced.
     """
@@ -111,6 +100,7 @@ class Gate:
     ask_client: AskClient | None = None
     find_digest: Callable[[], str] | None = None
     run_in_thread: RunInThread | None = None
+    team: str = ""
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -151,9 +141,9 @@ class Gate:
         engine, mode, name = self.engine, self.mode, name_item(item)
         if mode == "off" or not engine.policies.decides:
             return PermittedCall()
-        if has_passed(call.trace, engine.policies.digest, listing.name, name):
+        if is_permitted(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
-        resource = Resource.of(listing, item)
+        resource = self._name_item(listing, item)
         if engine.is_large and self.run_in_thread is not None:
             await engine.prepare(resource, action, self._name_all(call.principal), self.run_in_thread)
         if self.recorder is not None and action == CALL:
@@ -171,9 +161,15 @@ class Gate:
             raise deny(decision, listing.name, name)
         admitted.policy = None
         permitted = self._oblige(decision, call, listing, item, name, decide)
-        marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        marked = mark_permitted(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         admitted.trace = self._note(marked, call)
         return permitted
+
+    def _name_item(self, listing: Listing, item: Item) -> Resource:
+        """The item as policies see it; the listing of an agent of this process does not name its team."""
+        resource = Resource.of(listing, item)
+        is_own = self.team and listing.source == LOCAL_SOURCE
+        return replace(resource, team=self.team) if is_own else resource
 
     def _note(self, trace: TraceContext, call: Call) -> TraceContext:
         """The trace with the sources of the chain, where policies read them."""
@@ -277,7 +273,7 @@ class Gate:
         return PermittedCall(note, approve, partial(_mask, masking, item) if masking else None, limits)
 
     def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> PolicyLimits:
-        """What counts the call for these policies."""
+        """The limits of the call by these policies."""
         facts: dict[CountedBy, str] = {
             "principal": call.principal.id,
             "origin": find_origin(call),
@@ -323,7 +319,7 @@ class Gate:
         action: EntityId,
         channel: Channel,
     ) -> Decision:
-        names = engine.reads_of(resource, action, caller.id)
+        names = engine.reads_of(resource, action, caller)
         is_direct = not call.principal.through
         if not names:
             return engine.decide(CallFacts(caller, resource, action, call.arguments, is_direct=is_direct))
@@ -343,10 +339,10 @@ class Gate:
         caller = self._name(principal)
         if not principal.through:
             return (caller,)
-        return caller, self._name(replace(principal, id=principal.through))
+        return caller, self._name(replace(principal, id=principal.through, through=""))
 
     def filter_lists(self, principal: Principal) -> ListFilter | None:
-        """What the policies leave out of the lists of a principal; None where they leave out nothing."""
+        """The filter of the policies for the lists of a principal; None if they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
         if self._lists is None or self._lists.engine is not self.engine:
@@ -373,7 +369,7 @@ class Gate:
         ``without`` is what the call would be without the policies that decide, and ``values`` of a policy are
         the arguments that it reads, as they are in the call.
         """
-        resource = Resource.of(listing, skill)
+        resource = self._name_item(listing, skill)
         decision = self._decide(self.engine, call, resource)
         decides = {policy.id for policy in decision.policies}
         row: dict[str, Any] = {
@@ -387,7 +383,7 @@ class Gate:
                     "decides": policy.id in decides,
                     "values": _read_values(policy, call.arguments),
                 }
-                for policy in self.engine.select(resource, CALL, self._name(call.principal).id)
+                for policy in self.engine.select(resource, CALL, self._name(call.principal))
             ],
         }
         if decision.would_be is not None:
@@ -569,26 +565,8 @@ def _is_owners(call: Call, listing: Listing) -> bool:
     )
 
 
-def find_origin(call: Call) -> str:
-    """The id of the principal that began the chain of a call; "" where the chain does not tell.
-
-    The first call has the origin as its caller, whatever its trace says. A signed trace says it from the
-    second call on. In a chain that began without a signed trace, or in a process without policies, it is
-    unknown.
-    """
-    trace = call.trace
-    # the run itself is a hop
-    if trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1):
-        return call.principal.id
-    if trace.trusted and trace.extension is not None:
-        origin = trace.extension.others.get(ORIGIN)
-        if isinstance(origin, str):
-            return origin
-    return ""
-
-
 def find_sources(call: Call) -> Sources:
-    """What the chain of a call has read; nothing at its begin, and unknown where it does not tell."""
+    """The sources that the chain of a call has read; none at its begin, unknown if it does not tell."""
     trace = call.trace
     known = read_trace(trace)
     if known is not None:
@@ -602,30 +580,3 @@ def _render_sources(sources: Sources) -> dict[str, Any]:
     own = [entity_value(EntityId(AGENT, normalize(name))) for name in sources.own]
     known = UNKNOWN_SOURCE not in (*sources.own, *sources.foreign)
     return {"foreign": foreign, "sources": [*own, *foreign]} if known else {"foreign": foreign}
-
-
-def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:
-    """The trace with the note that policies have permitted this call, for the next process."""
-    extension = trace.extension or TraceExtension()
-    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill)}
-    return note_origin(trace.with_extension(TraceExtension(extension.allowance, others)), origin)
-
-
-def note_origin(trace: TraceContext, origin: str) -> TraceContext:
-    """The trace with the principal that began the chain; it does not say that the call is permitted."""
-    extension = trace.extension or TraceExtension()
-    others = {**extension.others, ORIGIN: origin if len(origin) <= MAX_ORIGIN else ""}
-    return trace.with_extension(TraceExtension(extension.allowance, others))
-
-
-def has_passed(trace: TraceContext, digest: str, agent: str, skill: str) -> bool:
-    """Whether a process of this mesh with equal policies has permitted this very call."""
-    if not trace.trusted or trace.extension is None:
-        return False
-    return trace.extension.others.get(MARK) == _write_mark(trace, digest, agent, skill)
-
-
-def _write_mark(trace: TraceContext, digest: str, agent: str, skill: str) -> str:
-    """The note; it counts for one skill at one depth of one chain, so further calls do not inherit it."""
-    facts = "\0".join((digest, trace.id, str(trace.depth), agent, skill))
-    return sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]

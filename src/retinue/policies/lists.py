@@ -25,7 +25,7 @@ _KEPT = 20_000
 
 _DECIDING = ("permit", "deny")
 _ITEM_TYPES = frozenset({SKILL, RESOURCE, PROMPT})
-_HINTS = frozenset(one.name for one in fields(Hints))
+_HINTS = frozenset(hint.name for hint in fields(Hints))
 
 
 @dataclass(frozen=True, slots=True)

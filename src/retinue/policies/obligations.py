@@ -46,7 +46,7 @@ class CallLimit:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What a policy masks in the arguments and in the result of a call."""
+    """The values that a policy masks in the arguments and in the result of a call."""
 
     arguments: Masks = NO_MASKS
     results: Masks = NO_MASKS

@@ -24,7 +24,9 @@ from retinue.policies.entities import (
     GROUP,
     NAMESPACE,
     OWNER_ACTIONS,
+    Caller,
     Groups,
+    Resource,
     TeamScope,
     normalize,
 )
@@ -106,6 +108,8 @@ class Policy:
     redaction: Redaction | None = None
     agents: frozenset[str] | None = None
     """The policy of a team binds calls to these agents and calls of them; None for one of the owner."""
+    team: str = ""
+    """The team whose agents these are; an agent of this name in another team is not bound."""
 
     @property
     def facts(self) -> frozenset[str]:
@@ -124,20 +128,24 @@ class Policy:
         return action in names or within_use
 
     def concerns(
-        self, skill: EntityId, containers: Sequence[EntityId], caller: EntityId | None = None
+        self, resource: Resource, containers: Sequence[EntityId], caller: Caller | None = None
     ) -> bool:
         """Whether the policy may apply to this skill, which is a member of ``containers``.
 
         The policies of a team also apply to skills of others, if one of its agents is the ``caller``.
         """
         if self.agents is not None:
-            bound = (*containers, *(() if caller is None else (caller,)))
-            if not any(entity.type == AGENT and entity.id in self.agents for entity in bound):
+            is_callers = caller is not None and self._binds(caller.id, caller.team)
+            if not is_callers and not self._binds(resource.agent, resource.team):
                 return False
         named = self.scope_entity
         if named is None:
             return True
-        return named == skill or (self.body.resource["op"] != "==" and named in containers)
+        return named == resource.id or (self.body.resource["op"] != "==" and named in containers)
+
+    def _binds(self, agent: EntityId, team: str) -> bool:
+        is_named = agent.type == AGENT and agent.id in (self.agents or ())
+        return is_named and team in ("", self.team)
 
     @property
     def scope_entity(self) -> EntityId | None:
@@ -212,7 +220,7 @@ def _bind(policy: Policy, scope: TeamScope) -> Policy:
     if any(entity.type == GROUP for entity in policy.reads.entities):
         raise _refuse(where, "a group in a team", "name agents: groups belong to the owner of the machine")
     agents = frozenset(map(normalize, scope.agents))
-    return replace(policy, id=f"{scope.name}/{policy.id}", agents=agents)
+    return replace(policy, id=f"{scope.name}/{policy.id}", agents=agents, team=scope.team or scope.name)
 
 
 def _load_file(name: str, text: str, most: int) -> list[Policy]:
@@ -282,7 +290,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         raise _refuse(where, "no @id of 1 to 100 characters", 'write @id("name") before it')
     unknown = sorted(annotations.keys() - _ANNOTATIONS)
     if unknown:
-        known = ", ".join(f"@{one}" for one in sorted(_ANNOTATIONS))
+        known = ", ".join(f"@{annotation}" for annotation in sorted(_ANNOTATIONS))
         raise _refuse(where, f"unknown annotation @{unknown[0]}", f"known are {known}")
     effect = _read_effect(where, annotations, body["effect"])
     mode = annotations.get("mode", "enforce")

@@ -43,7 +43,10 @@ class ReadError(ValueError):
 
 @dataclass(slots=True)
 class Reads:
-    """What one policy reads. ``arguments`` are the paths below ``context.args`` that have no longer one."""
+    """The facts that one policy reads.
+
+    ``arguments`` are the paths below ``context.args`` that have no longer one.
+    """
 
     arguments: dict[Path, ValueType] = field(default_factory=dict)
     entities: set[EntityId] = field(default_factory=set)

@@ -15,7 +15,7 @@ from retinue.guards.masking import mask_value
 from retinue.guards.sensitive import SensitiveKind
 from retinue.policies.decision import Engine
 from retinue.policies.entities import CALL, Caller, Resource
-from retinue.policies.reads import EntityId, Path
+from retinue.policies.reads import Path
 
 MASKED_KINDS: tuple[SensitiveKind, ...] = ("key", "card", "iban")
 """What is masked, as the guard ``sensitive`` does by default; policies about mail addresses need these."""
@@ -37,14 +37,15 @@ class InputRecorder:
 
     append: Append
     _engine: Engine | None = None
-    _reads: dict[tuple[Resource, frozenset[EntityId]], Mapping[Path, bool]] = field(default_factory=dict)
+    _reads: dict[tuple[Resource, frozenset[Caller]], Mapping[Path, bool]] = field(default_factory=dict)
 
     def record(self, engine: Engine, call: Call, resource: Resource, callers: Sequence[Caller] = ()) -> None:
         """Record one call of ``callers``, where some policy reads arguments of its skill."""
         if engine is not self._engine:
             self._engine = engine
             self._reads.clear()
-        key = (resource, frozenset(caller.id for caller in callers if engine.find_bound(caller.id)))
+        bound = (engine.find_bound(caller) for caller in callers)
+        key = (resource, frozenset(caller for caller in bound if caller is not None))
         reads = self._reads.get(key)
         if reads is None:
             reads = self._reads[key] = find_value_reads(engine, *key)
@@ -56,7 +57,7 @@ class InputRecorder:
 
 
 def find_value_reads(
-    engine: Engine, resource: Resource, bound: Collection[EntityId] = ()
+    engine: Engine, resource: Resource, bound: Collection[Caller] = ()
 ) -> Mapping[Path, bool]:
     """The arguments of a skill that policies read, with whether they read the value or only ask for it.
 
@@ -105,10 +106,10 @@ def _find_problem(path: Path, value: Any) -> str | None:
             return "too long"
     elif isinstance(value, list):
         if len(value) > MAX_ELEMENTS or any(
-            isinstance(one, str) and len(one) > MAX_CHARACTERS for one in value
+            isinstance(entry, str) and len(entry) > MAX_CHARACTERS for entry in value
         ):
             return "too long"
-        if any(isinstance(one, Mapping | list) for one in value):
+        if any(isinstance(entry, Mapping | list) for entry in value):
             return "not plain"
     elif isinstance(value, Mapping):
         return "not plain"

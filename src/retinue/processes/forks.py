@@ -118,8 +118,8 @@ def _take(received: Sequence[int]) -> list[str]:
     os.setsid()
     file, _, *others = received
     arguments, environment, numbers = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-    # moved above all numbers first, because a received one may be that which another one gets; the limit of
-    # open files may be low
+    # moved above all numbers first, because the number that a received one has may be meant for another; the
+    # limit of open files may be low
     free = max(2, *received, *numbers) + 1
     moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, free) for number in others]
     _close(received)

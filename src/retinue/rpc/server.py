@@ -164,8 +164,8 @@ class ExecuteEndpoint:
             for _ in range(min(MAX_AT_ONCE, len(entries))):
                 group.create_task(work(pending))
         used.refusal = None  # the other calls of a batch have their results
-        said = [reply for reply in replies if reply is not None]
-        return render_batch(said) if said else None
+        rendered = [reply for reply in replies if reply is not None]
+        return render_batch(rendered) if rendered else None
 
     async def _answer_one(
         self,
@@ -300,8 +300,12 @@ def ready_route(
         shown: dict[str, Any] = {"status": "not ready" if is_down else "degraded" if problems else "ready"}
         if identity_of(request.scope).principal != ANONYMOUS:
             shown["problems"] = [
-                {"what": one.what, **({"name": one.name} if one.name else {}), "reason": one.reason}
-                for one in problems
+                {
+                    "what": problem.what,
+                    **({"name": problem.name} if problem.name else {}),
+                    "reason": problem.reason,
+                }
+                for problem in problems
             ]
         return JSONResponse(shown, 503 if is_down else 200, {"cache-control": "no-store"})
 

@@ -41,7 +41,7 @@ from retinue.web.http_client import HttpClient
 
 @dataclass(frozen=True, slots=True)
 class OwnTeam:
-    """The team of an agent, and the names of all agents of that team."""
+    """The team of an agent, and the names of all agents and imports of that team."""
 
     name: str
     agents: frozenset[str]
@@ -63,7 +63,7 @@ async def open_agent(
 ) -> AsyncIterator[Process]:
     """The core of an agent's process: its dispatcher, and the mesh as it may call it.
 
-    The name of an agent of its own ``team`` means that one, whatever other teams have an agent of that name.
+    A name of its own ``team`` means the agent or import of that team, whatever other teams have that name.
     """
     settings, state, agent = start.settings, start.state, target.agent
     async with AsyncExitStack() as stack:
@@ -72,6 +72,7 @@ async def open_agent(
         sources = registry_sources(settings, registries, state)
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
         if team is not None:
+            mesh.own_team = team.name
             mesh.own_agents = {name: f"{name}@{team.name}" for name in team.agents}
         rule = agent_rule(settings, agent.name, target.access)
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)

@@ -103,7 +103,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         [PublicationPart(options.registry, options.tag, options.hub_url, folder)] if options.publish else []
     )
     return [
-        PoliciesPart(),
+        PoliciesPart(folder),
         AgentLinesPart("retinue: {expose: true}" if target.has_runs else "@agent.skill(expose=True)"),
         AuthorHintsPart(has_functions=not target.has_runs),
         ExecutePart(),

@@ -83,7 +83,9 @@ class JoinedMesh:
         self.hub_skills_here: Callable[[], Awaitable[Calls]] | None = None
         """Gives the hub's skills in this process, which are called when no hub runs; None for most agents."""
         self.own_agents: Mapping[str, str] = {}
-        """The full names of the agents of the own team, by their plain names."""
+        """The full names of the agents and imports of the own team, by their plain names."""
+        self.own_team = ""
+        """The name of the own team, which the hub is told with each call; "" for none."""
         self._http = http
         self._state = state
         self._hub_url = hub_url
@@ -139,6 +141,8 @@ class JoinedMesh:
         """Dispatch one call of the agent to an agent that offers the skill."""
         if call.agent is not None and call.agent in self.own_agents:
             call = replace(call, agent=self.own_agents[call.agent])
+        if self.own_team:
+            call = replace(call, principal=replace(call.principal, team=self.own_team))
         try:
             url = self._hub_url or find_hub_url(self._state)
             joined = None if url is None else joined_token(self._state.keys, url)

@@ -44,7 +44,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the core of a process is opened with; the URLs are None for a process that serves nothing."""
+    """The facts with which the core of a process is opened; the URLs are None if it serves nothing."""
 
     settings: Settings
     state: State
@@ -88,7 +88,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """What a process is called: the supervisor gets ``name``, ``service`` is the name in OpenTelemetry."""
+    """The names of a process: the supervisor gets ``name``, ``service`` is the name in OpenTelemetry."""
 
     kind: Kind
     name: str

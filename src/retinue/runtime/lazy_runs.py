@@ -132,7 +132,7 @@ class LazyRuns:
                 return
 
     async def read_figures(self) -> RunFigures | None:
-        """What is known of the runs and their database; None where this process has opened none."""
+        """Figures of the runs and their database; None if this process has opened none."""
         return None if self._runs.made is None else await self._runs.made.read_figures()
 
     async def list_nodes(self) -> Sequence[RunNode]:
@@ -145,7 +145,7 @@ class LazyRuns:
         ]
 
     async def find_held_artifacts(self, digests: Collection[str]) -> Collection[str]:
-        """Those of the digests that stored runs hold."""
+        """The digests among these that stored runs hold."""
         return await (await self._open()).find_held_artifacts(digests) if self.store.exists() else ()
 
     def hold_artifacts(self, artifacts: StateArtifacts) -> None:

@@ -6,7 +6,7 @@ same skills in its own process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,14 +15,15 @@ from importlib.metadata import version
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
-from retinue.core.call import new_id
+from retinue.core.call import Principal, new_id
 from retinue.core.record import HUB_NAME
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
+from retinue.hub.drafts import StoreWorkflow
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
+from retinue.hub.orchestration.agent_list import SpendingOf
 from retinue.hub.orchestration.conversations import NamedConversations
-from retinue.hub.orchestration.skills import SpendingOf
 from retinue.mesh.admission import Admission, NoteInFlight, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import Listings
@@ -40,6 +41,7 @@ from retinue.mesh.observing.events import EventBus
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
+from retinue.oci.codec.reference import workflow_repository
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_workflow
 from retinue.oci.server.webhooks import Notifications
@@ -182,16 +184,13 @@ async def open_mesh(
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
-        home = LayoutRegistry(state.registry)
-        named = named_registries(settings, home, http, state)
-        directory = _make_directory(settings, listings, registry_sources(settings, named, state))
-        stack.push_async_callback(directory.aclose)
-        notifications = Notifications(directory, named)
-        stack.push_async_callback(notifications.aclose)
+        directory, registries = await stack.enter_async_context(
+            _open_directory(settings, state, listings, http)
+        )
         search = _make_search(directory, texts)
         exams = ExamBook()
         history = SearchHistory(directory.find_skill, directory.find_named, list_named=directory.list_named)
-        peers = make_peers(settings, state, http, named)
+        peers = make_peers(settings, state, http, registries.by_name)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
         figures = _count_calls(dispatcher.admission.events)
@@ -200,43 +199,31 @@ async def open_mesh(
         caller = _make_caller(dispatcher, lookup, directory, search, history, exams, track, progress)
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
-        shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
+        shelves = open_shelves(settings, state, registries.by_name, own=HOME_SOURCE)
+        hosted = load_hosted(settings.workflows.modules)
         engine = await stack.enter_async_context(
-            _open_engine(
-                load_hosted(settings.workflows.modules),
-                shelves,
-                caller,
-                artifacts,
-                open_runs,
-                dispatcher.access,
-            )
+            _open_engine(hosted, shelves, caller, artifacts, open_runs, dispatcher.access)
+        )
+        view = MeshView(
+            directory=directory,
+            lookup=lookup,
+            search=search,
+            history=history,
+            exams=exams,
+            caller=caller,
+            track=track,
+            access=dispatcher.access,
+            spending_of=spending_of,
         )
         hub = hub_agent(
-            MeshView(
-                directory=directory,
-                lookup=lookup,
-                search=search,
-                history=history,
-                exams=exams,
-                caller=caller,
-                track=track,
-                access=dispatcher.access,
-                spending_of=spending_of,
-            ),
-            Workflows(
-                orchestrator=Orchestrator(engine.runs),
-                library=engine.library,
-                clear_steps=engine.step_cache.clear,
-                progress=progress,
-                store=_storing(home),
-            ),
+            view,
+            _hub_workflows(engine, progress, registries.home, dispatcher.access),
             NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
         )
         if RunStore(settings.database, state.runs).exists():
             hub.tools.note_run()
         stack.enter_context(_local_agent(hub.agent, state, dispatcher, lookup, artifacts, url))
-        registries = Registries(home, named, notifications)
         yield Mesh(
             hub,
             dispatcher,
@@ -248,16 +235,30 @@ async def open_mesh(
             registries,
             figures,
             peers,
-            engine.hosted,
+            hosted,
             artifacts,
         )
 
 
+@asynccontextmanager
+async def _open_directory(
+    settings: Settings, state: State, listings: Listings, http: HttpClient
+) -> AsyncIterator[tuple[Directory, Registries]]:
+    """The registries, and the directory of the agents in them; their tasks end on leaving."""
+    home = LayoutRegistry(state.registry)
+    named = named_registries(settings, home, http, state)
+    directory = make_directory(settings, listings, registry_sources(settings, named, state))
+    notifications = Notifications(directory, named)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(directory.aclose)
+        stack.push_async_callback(notifications.aclose)
+        yield directory, Registries(home, named, notifications)
+
+
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What runs workflows in this process."""
+    """The library, the runs and the cache of steps of this process."""
 
-    hosted: HostedWorkflows
     library: Library
     runs: Runs
     step_cache: MemoryCache
@@ -286,13 +287,25 @@ async def _open_engine(
     library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
     interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
     async with open_runs(interpreter.run, hosted.list_hosted()) as runs:
-        yield _Engine(hosted, library, runs, step_cache)
+        yield _Engine(library, runs, step_cache)
 
 
-def _storing(home: LayoutRegistry) -> Callable[[str, bytes], Awaitable[str]]:
-    """How workflows are stored in the registry of the state; gives the reference of each."""
+def _hub_workflows(engine: _Engine, progress: RunProgress, home: LayoutRegistry, access: Access) -> Workflows:
+    """The workflows as the hub's agent shows them; it stores new ones in the registry of the state."""
+    return Workflows(
+        orchestrator=Orchestrator(engine.runs),
+        library=engine.library,
+        clear_steps=engine.step_cache.clear,
+        progress=progress,
+        store=_storing(home, access),
+    )
 
-    async def store(name: str, text: bytes) -> str:
+
+def _storing(home: LayoutRegistry, access: Access) -> StoreWorkflow:
+    """How workflows are stored in the registry of the state, where policies let a principal publish them."""
+
+    async def store(principal: Principal, name: str, text: bytes) -> str:
+        access.check_publish(principal, workflow_repository(name))
         published = await publish_workflow(home, name, text, created=datetime.now(UTC))
         return f"{published.repository}:{published.tag}"
 
@@ -321,7 +334,7 @@ def _local_agent(
         stored.close()
 
 
-def _make_directory(settings: Settings, listings: Listings, sources: Sequence[Source]) -> Directory:
+def make_directory(settings: Settings, listings: Listings, sources: Sequence[Source]) -> Directory:
     """The directory of these sources, with what the owner says of their skills."""
     overrides = make_overrides(settings.hub.expose, settings.owners_hints)
     return Directory(listings, sources, ttl_s=settings.directory.ttl_s, overrides=overrides)

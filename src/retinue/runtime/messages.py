@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from retinue.messages.receiver import Receiver
 
 PROTOCOL = "messages"
-"""Of endpoints in cards, for `LocalFirst.add_protocol`."""
+"""The protocol of endpoints in cards, for `LocalFirst.add_protocol`."""
 
 _KIND = "messages"
-"""Of the files in which accepted tasks are stored."""
+"""The kind of the files in which accepted tasks are stored."""
 
 _log = structlog.get_logger(__name__)
 
@@ -161,7 +161,7 @@ class Messages:
         try:
             agent = await self._shown.find(name, caller, for_call=True)
         except UnknownAgentError:
-            spelling = self._shown.find_spelling(name, caller)
+            spelling = await self._shown.find_spelling(name, caller)
             if spelling is None:
                 raise
             name, agent = spelling, await self._shown.find(spelling, caller, for_call=True)

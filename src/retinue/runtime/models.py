@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
+
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer
@@ -33,9 +35,10 @@ from retinue.llm.spec import (
     find_backend,
 )
 from retinue.llm.spending import Ledger, find_window, read_day, render_spending
+from retinue.llm.team_budget import TeamBudget, TeamLimits
 from retinue.settings import Settings, environment
 from retinue.settings_tables import LlmTable
-from retinue.storage.state import TEAM_VARIABLE, State
+from retinue.storage.state import TEAM_BUDGET_VARIABLE, TEAM_VARIABLE, State
 
 FIRST_MODEL_PORT = 8021
 """Model agents take the first free port from here."""
@@ -238,13 +241,24 @@ def _open_ledger(state: State, spec: ModelSpec, backend: Available) -> Ledger:
     """The spending of a model; that of a team is counted for the team alone, over all its digests."""
     team = environment().get(TEAM_VARIABLE)
     file = f"{team}@{spec.name}.json" if team else f"{spec.name}.json"
-    return _make_ledger(state.spending / file, spec, backend)
+    budget = _open_team_budget(state, team, spec) if team else None
+    return _make_ledger(state.spending / file, spec, backend, budget)
 
 
-def _make_ledger(path: Path, spec: ModelSpec, backend: Available) -> Ledger:
+def _open_team_budget(state: State, team: str, spec: ModelSpec) -> TeamBudget | None:
+    """The budget that the models of a team share; None where the team has none."""
+    table = orjson.loads(environment().get(TEAM_BUDGET_VARIABLE, "{}"))
+    if not table:
+        return None
+    limits = TeamLimits(team, table.get("max_tokens_per_day"), table.get("max_cost_per_day"))
+    lapse_s = spec.timeout_s * (spec.retries + 1)
+    return TeamBudget(state.spending / f"{team}@.json", limits, lapse_s=lapse_s)
+
+
+def _make_ledger(path: Path, spec: ModelSpec, backend: Available, team: TeamBudget | None = None) -> Ledger:
     program = Path(spec.program).name if spec.program else ""
     tells_cost = backend.backend == "command" and program in TELL_COST
-    return Ledger(path, spec, tells_cost=tells_cost)
+    return Ledger(path, spec, tells_cost=tells_cost, team=team)
 
 
 def _open_api(spec: ModelSpec, key: str | None) -> Model:

@@ -127,9 +127,9 @@ class TeamShelf:
 
     async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
         """As ``Shelf.find_text``; the digest of the team stands for a version."""
-        if version is not None or (found := self._find().get(name)) is None:
+        if version is not None or (place := self._find().get(name)) is None:
             return None
-        team, path = found
+        team, path = place
         return StoredText(
             await asyncio.to_thread(path.read_text, "utf-8"), f"teams/{team}/{path.name}", is_own=True
         )

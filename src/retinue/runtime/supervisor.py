@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from retinue.runtime.serving import LISTENER_FD, SUPERVISOR_FD
 _log = structlog.get_logger("retinue.children")
 
 _KEPT_LINES = 20
+_LINE_BYTES = 64 * 1024
 _FIRST_BACK_OFF_S = 0.5
 _LAST_BACK_OFF_S = 30.0
 
@@ -234,7 +235,7 @@ class ChildProcess:
 
     async def _keep_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None, "piped"
-        async for line in process.stdout:
+        async for line in _read_lines(process.stdout):
             text = line.decode("utf-8", "replace").rstrip()
             self._tail.append(text)
             self._on_output(self.spec.name, text)
@@ -242,6 +243,20 @@ class ChildProcess:
 
     def _last_line(self) -> str:
         return self._tail[-1] if self._tail else ""
+
+
+async def _read_lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a child's output; one over `_LINE_BYTES` comes in pieces, so that no child waits."""
+    rest = b""
+    while chunk := await stream.read(_LINE_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) >= _LINE_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 class Supervisor:

@@ -60,16 +60,16 @@ class AuditLog:
         failed: bool = False,
     ) -> tuple[Sequence[Mapping[str, Any]], int]:
         """The newest ended calls with an id beyond ``after``, in their order, and the id of the last one."""
-        asked = {"after": after, "limit": limit, "agent": agent, "trace": trace, "failed": failed}
+        parameters = {"after": after, "limit": limit, "agent": agent, "trace": trace, "failed": failed}
         with self._reading() as connection:
-            rows = connection.execute(_LAST, asked).fetchall() if connection else []
+            rows = connection.execute(_LAST, parameters).fetchall() if connection else []
         return [orjson.loads(row) for _, row in rows], rows[-1][0] if rows else after
 
     def find_traces(self, traces: Collection[str]) -> set[str]:
         """The trace ids that calls of the log have, among these."""
         with self._reading() as connection:
-            asked = {"traces": orjson.dumps(sorted(traces)).decode()}
-            rows = connection.execute(_TRACES, asked).fetchall() if connection and traces else []
+            parameters = {"traces": orjson.dumps(sorted(traces)).decode()}
+            rows = connection.execute(_TRACES, parameters).fetchall() if connection and traces else []
         return {trace for (trace,) in rows}
 
     def read_events(self, *, last: int) -> Sequence[Mapping[str, Any]]:
@@ -133,7 +133,7 @@ def _find_start(connection: sqlite3.Connection, oldest: str) -> int:
 
 
 def _read_inputs(connection: sqlite3.Connection, since: datetime) -> dict[str, Mapping[str, Any]]:
-    """What policies have read of the arguments of calls since then, by the id of the call."""
+    """The arguments of calls since then that policies have read, by the id of the call."""
     try:
         rows = connection.execute(_INPUTS, (since.timestamp(),)).fetchall()
     except sqlite3.OperationalError:

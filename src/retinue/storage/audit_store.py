@@ -73,7 +73,7 @@ def render_row(row: Mapping[str, Any]) -> bytes:
 
 
 def render_inputs(row: Mapping[str, Any]) -> bytes:
-    """What policies have read of one call, as it is stored."""
+    """The facts that policies have read of one call, as they are stored."""
     try:
         return orjson.dumps(dict(row), default=str)
     except TypeError:  # an integer of more than 64 bits

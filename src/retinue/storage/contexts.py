@@ -61,7 +61,9 @@ class HubContexts:
     def token_for(self, url: str, *, first: str | None = None) -> str | None:
         """The token of a context with this scheme, host and port: ``first``, the one in use, or any."""
         place = _origin(url)
-        at_place = {name: one.token for name, one in self.by_name.items() if _origin(one.url) == place}
+        at_place = {
+            name: context.token for name, context in self.by_name.items() if _origin(context.url) == place
+        }
         for name in (first, self.current, *at_place):
             if name in at_place:
                 return at_place[name]

@@ -93,7 +93,7 @@ class MeshNews:
                 cursor = connection.cursor()
                 await cursor.executemany(
                     "INSERT INTO retinue_news (member, topic, body) VALUES (%s, %s, %s)",
-                    [(self._member, one.topic, one.body) for one in news],
+                    [(self._member, message.topic, message.body) for message in news],
                 )
                 await connection.execute(f"NOTIFY {_CHANNEL}")
             await connection.execute(
@@ -148,7 +148,7 @@ class MeshNews:
                 "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body, "
                 "signature = excluded.signature, is_removed = excluded.is_removed "
                 "WHERE NOT retinue_records.is_removed",
-                [(kind, one.id, one.body, one.signature, one.is_removed) for one in records],
+                [(kind, record.id, record.body, record.signature, record.is_removed) for record in records],
             )
 
     async def wait(self, timeout_s: float) -> None:

@@ -29,6 +29,8 @@ HUB_PLACE_VARIABLE = "RETINUE_HUB_PLACE"
 """Environment variable with the place of a process in a hub with several; absent from every other process."""
 TEAM_VARIABLE = "RETINUE_TEAM"
 """Environment variable with the name of the team whose model a process serves; absent elsewhere."""
+TEAM_BUDGET_VARIABLE = "RETINUE_TEAM_BUDGET"
+"""Environment variable with the table ``[budget]`` of that team as JSON; absent where it has none."""
 _LOCK = "hub.lock"
 _LEADER_LOCK = "hub-leader.lock"
 

@@ -154,11 +154,14 @@ def list_access(team: Team) -> list[str]:
 
 
 def list_models(team: Team) -> list[str]:
-    """The models as lines; no hash pins a model."""
-    return [
+    """The models as lines, with the budget of the team; no hash pins a model."""
+    limits = team.definition.budget.model_dump(exclude_none=True)
+    budget = [f"together: {', '.join(f'{key} {limit:,}' for key, limit in limits.items())}"] if limits else []
+    models = [
         f"{name}: {table.provider or 'any provider'} {table.model} (not pinned by a hash)"
         for name, table in sorted(team.definition.llm.items())
     ]
+    return [*models, *budget]
 
 
 def list_schedules(team: Team) -> list[str]:

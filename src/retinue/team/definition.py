@@ -203,6 +203,13 @@ class TeamCheck(_Table):
     timeout_s: float = Field(60.0, gt=0, le=3600)
 
 
+class BudgetTable(_Table):
+    """``[budget]``: what all models of the team together may spend on one day (UTC); None = no limit."""
+
+    max_tokens_per_day: int | None = Field(None, ge=1)
+    max_cost_per_day: float | None = Field(None, gt=0)
+
+
 class RolloutTable(_Table):
     """``[rollout]``: how a new digest takes over from the one that runs.
 
@@ -261,6 +268,7 @@ class TeamDefinition(_Table):
     agents: tuple[TeamAgent, ...] = ()
     imports: Mapping[Annotated[str, AfterValidator(_check_name)], TeamImport] = {}
     llm: Mapping[str, LlmTable] = {}
+    budget: BudgetTable = BudgetTable()
     workflows: TeamFiles = TeamFiles(files=("workflows/*.yaml",))
     access: Mapping[str, AccessTable] = {}
     secrets: Mapping[Secret, str] = {}
@@ -280,6 +288,8 @@ class TeamDefinition(_Table):
                 raise ValueError(f"llm.{name}: command and folder belong to the machine, not to a team")
             if table.model is None or table.model.endswith("latest"):
                 raise ValueError(f"llm.{name}: name the exact model, because a provider has no hash of it")
+        if self.budget != BudgetTable() and not self.llm:
+            raise ValueError("[budget] limits the models of the team, and it has none; add [llm.NAME]")
         if imported := sorted({*self.access} & {*self.imports}):
             raise ValueError(
                 f"access.{imported[0]} is an import, and access lists bind agents; "
@@ -383,6 +393,7 @@ def _suggest(key: str, location: tuple[int | str, ...]) -> str:
         (TeamImport, "imports"),
         (TeamCheck, "check"),
         (RolloutTable, "rollout"),
+        (BudgetTable, "budget"),
     ):
         if location[0] == name and len(location) > 1:
             known = list(table.model_fields)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from retinue.core.errors import RetinueError
 from retinue.team.consent import list_hosts
 from retinue.team.package import Team
-from retinue.team.packages import list_packages
+from retinue.team.packages import LockedPackage, list_packages
 from retinue.team.schema_change import find_breaks
 from retinue.team.vendored import describe_vendored
 
@@ -169,6 +169,11 @@ def _compare_models(old: TeamContent, new: TeamContent) -> Iterator[Change]:
                 is_wider = is_limit and _is_more(rows_before[key], rows_after[key])
                 text = f"{key} {rows_before[key]} → {rows_after[key]}"
                 yield Change("model", name, "changed", text, is_wider=is_wider)
+    limits = old.team.definition.budget.model_dump(), new.team.definition.budget.model_dump()
+    for key, limit in limits[0].items():
+        if limit != (other := limits[1][key]):
+            text = f"{key} {limit} → {other}"
+            yield Change("model", "budget of the team", "changed", text, is_wider=_is_more(limit, other))
 
 
 def _is_more(before: float | None, after: float | None) -> bool:
@@ -214,7 +219,7 @@ def _compare_prompts(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         for tool in sorted(tools_before - tools_after):
             yield Change("prompt", path, "changed", f"its model may no longer call {tool}")
         words = compare_words(before, after)
-        yield Change("prompt", path, "changed", f"{len(words)} places", details=tuple(words[:_MAX_SHOWN]))
+        yield Change("prompt", path, "changed", _count_places(words), details=tuple(words[:_MAX_SHOWN]))
 
 
 def _tools_of(text: str) -> set[str]:
@@ -301,6 +306,10 @@ def _called_skills(steps: Mapping[str, Any]) -> set[str]:
     return calls
 
 
+def _count_places(words: Sequence[str]) -> str:
+    return f"{len(words)} place{'s' * (len(words) != 1)}"
+
+
 def _compare_schedules(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = _schedules_of(old.team), _schedules_of(new.team)
     yield from _compare_names("schedule", before, after, _describe_rule, is_wider=True)
@@ -323,8 +332,7 @@ def _describe_rule(rule: Mapping[str, Any]) -> str:
 
 def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for owner, lock_before, lock_after in _locks(old, new):
-        before = list_packages(lock_before, old.files.get(lock_before or "", b""))
-        after = list_packages(lock_after, new.files.get(lock_after or "", b""))
+        before, after = _read_packages(old, lock_before), _read_packages(new, lock_after)
         rows = [
             *(f"- {name} {before[name].shown}" for name in sorted(before.keys() - after.keys())),
             *(f"+ {name} {after[name].shown}" for name in sorted(after.keys() - before.keys())),
@@ -337,6 +345,15 @@ def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         if rows:
             text = f"{len(rows)} of {len(after)} packages differ"
             yield Change("packages", owner, "changed", text, details=tuple(rows[:_MAX_SHOWN]))
+
+
+def _read_packages(content: TeamContent, path: str | None) -> dict[str, LockedPackage]:
+    """The packages of a lock by name, with the licences that ``team.lock`` has of them."""
+    packages = list_packages(path, content.files.get(path or "", b""))
+    licences = content.team.lock.licences.get(path or "", {})
+    return {
+        name: replace(row, licence=row.licence or licences.get(name, "")) for name, row in packages.items()
+    }
 
 
 def _locks(old: TeamContent, new: TeamContent) -> Iterator[tuple[str, str | None, str | None]]:

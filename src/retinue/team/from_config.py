@@ -10,9 +10,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from retinue.core.errors import InvalidSettingError
-from retinue.team.credentials import SENSITIVE, holds_credential
 from retinue.team.definition import OF_THE_MACHINE, parse_definition
 from retinue.team.files import find_path_problem
 from retinue.team.toml_text import quote, render_value
@@ -21,6 +21,16 @@ CONFIG_FILE = "retinue.toml"
 FIRST_VERSION = "0.1.0"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SENSITIVE = re.compile(
+    r"pass(word|wd|phrase)?($|[^a-z])|secret|token|api[-_]?key|access[-_]?key|(^|[-_])key($|[-_])|credential|"
+    r"auth(orization)?($|[-_])|cookie|private|dsn|database[-_]?url|connection[-_]?string|signature",
+    re.IGNORECASE,
+)
+"""Names whose literal values are taken for secrets."""
+
+_URL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#\s\"']*)[^?#\s\"']*\??(?P<query>[^#\s\"']*)"
+)
 _EXACT = re.compile(r"(@?[^@=]+)(?:@|==)(\d[0-9A-Za-z.+!-]*)")
 _RUNNERS = {"npx": "npm", "uvx": "pypi"}
 _QUIET = frozenset({"-y", "--yes", "-q", "--quiet"})
@@ -134,7 +144,7 @@ class _Converter:
                 self.leave_out(f"{place}.args", "other users see arguments; pass secrets in env")
             elif any(map(holds_credential, words)):
                 self.leave_out(f"{place}.args", "one of them is a URL with a password; pass it in env")
-            elif any(word.startswith("-") and SENSITIVE.search(word) for word in args):
+            elif any(word.startswith("-") and _SENSITIVE.search(word) for word in args):
                 self.leave_out(f"{place}.args", "one of them is named as a key; pass secrets in env")
             else:
                 made["args"] = args
@@ -152,7 +162,7 @@ class _Converter:
                 self.leave_out(f"{place}.{key}", "it has a $ outside ${NAME}")
                 continue
             names = _VARIABLE.findall(str(text))
-            if text and (holds_credential(str(text)) or (SENSITIVE.search(key) and not names)):
+            if text and (holds_credential(str(text)) or (_SENSITIVE.search(key) and not names)):
                 name = self._name_secret(key, str(text), user, is_header=place.endswith("headers"))
                 kept[key] = f"${{{name}}}"
                 self.secrets.setdefault(name, _DESCRIPTION.format(name=key, user=user))
@@ -252,3 +262,20 @@ def convert_config(content: bytes, name: str) -> Conversion:
 
 def _render_keys(row: Mapping[str, Any]) -> list[str]:
     return [f"{quote(key)} = {render_value(value)}" for key, value in row.items()]
+
+
+def holds_credential(text: str) -> bool:
+    """Whether a text has a URL with a literal password, or with a literal key in its query.
+
+    The user of an HTTP URL without a password is a token. ``${NAME}`` stands for a secret and is no literal.
+    """
+    for match in _URL.finditer(text):
+        user, at, _ = match["authority"].rpartition("@")
+        _, colon, password = user.partition(":")
+        is_token = not colon and match["scheme"].lower().endswith(("http", "https"))
+        if at and _VARIABLE.sub("", user if is_token else password):
+            return True
+        for name, value in parse_qsl(match["query"]):
+            if _SENSITIVE.search(name) and _VARIABLE.sub("", value):
+                return True
+    return False

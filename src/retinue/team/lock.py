@@ -54,12 +54,17 @@ class LockedImport(_Table):
 
 
 class TeamLock(_Table):
-    """All of ``team.lock``: files by path, agents by target, imports by name."""
+    """All of ``team.lock``: files by path, agents by target, imports by name.
+
+    ``licences`` are those that Python packages declare, by path of their PEP 751 lock and name; a lock of
+    npm has them itself.
+    """
 
     schema_version: int = Field(1, alias="schema", ge=1, le=1)
     files: Mapping[str, Sha256] = {}
     agents: Mapping[str, LockedAgent] = {}
     imports: Mapping[str, LockedImport] = {}
+    licences: Mapping[str, Mapping[str, str]] = {}
 
     def find_change(self, files: Sequence[TeamFile]) -> str:
         """How the files differ from the locked ones, as a sentence without its end; "" if they do not."""
@@ -73,7 +78,10 @@ class TeamLock(_Table):
 
     def as_json(self) -> dict[str, Any]:
         """The lock as JSON."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        document = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if not self.licences:
+            del document["licences"]
+        return document
 
 
 def parse_lock(content: bytes, *, where: str = LOCK_FILE) -> TeamLock:

@@ -64,12 +64,12 @@ class Team:
 
     @property
     def claims(self) -> frozenset[str]:
-        """The names that only this team has: those of its imports, and the full ones of its agents."""
-        return frozenset({*self.definition.imports, *map(self.full_name, self.agent_names)})
+        """The full names of its agents and imports, which no other team has."""
+        return frozenset(map(self.full_name, self.names))
 
     def full_name(self, name: str) -> str:
-        """``NAME@TEAM`` for one of its agents, which no other team has; any other name as it is."""
-        return f"{name}@{self.name}" if name in self.agent_names else name
+        """``NAME@TEAM`` for an agent or import of the team; any other name as it is."""
+        return f"{name}@{self.name}" if name in self.names else name
 
     @property
     def policies(self) -> list[str]:

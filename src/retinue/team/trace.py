@@ -41,7 +41,11 @@ class RecordedAnswer(_Table):
 
 
 class RecordedCall(_Table):
-    """One call as it entered the mesh; ``masked`` are the paths of arguments that are not kept."""
+    """One call as it entered the mesh; ``masked`` are the paths of arguments that are not kept.
+
+    Of the kind ``workflow`` it is a run: ``skill`` is the name of the workflow, ``arguments`` has its
+    ``input`` and ``overrides``, and ``agent`` is "".
+    """
 
     kind: Kind = "skill"
     agent: str
@@ -108,6 +112,14 @@ def answer_of(outcome: Outcome) -> RecordedAnswer:
         return RecordedAnswer(error=outcome.error.type)
     value = value_of_parts(outcome.value, outcome.parts)
     return RecordedAnswer(value=value, parts=tuple(map(_digest_part, list_beside(value, outcome.parts))))
+
+
+def answer_of_run(row: Mapping[str, Any]) -> RecordedAnswer | None:
+    """The answer of a run as ``show_run`` tells it; None for one that goes on or is cancelled."""
+    if row["status"] == "done":
+        return RecordedAnswer(value=row.get("output"))
+    error = row.get("error")
+    return RecordedAnswer(error=str(error["type"])) if isinstance(error, Mapping) else None
 
 
 def _digest_part(part: Mapping[str, Any]) -> dict[str, Any]:

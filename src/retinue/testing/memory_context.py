@@ -46,7 +46,7 @@ PATCHED = "patched"
 """The kind of an entry of the journal that records a change of the code."""
 
 _SLACK_S = 1.0
-"""So much later than its own the time limit of an effect ends that waits for a signal."""
+"""The time limit of an effect that waits for a signal ends this much after that of the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,12 +379,12 @@ class MemoryContext:
         path: str,
         effect: Effect,
         timeout_s: float,
-        given: Mapping[str, Any] | None,
+        known_facts: Mapping[str, Any] | None,
         count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect, record its outcome, and emit an event for its start and its end."""
-        outcome = await self._act_seen(path, effect, timeout_s, given, count, self._may_repeat)
+        outcome = await self._act_seen(path, effect, timeout_s, known_facts, count, self._may_repeat)
         self._record(kind, path, outcome.to_json(), mark)
         return outcome
 
@@ -393,12 +393,12 @@ class MemoryContext:
         path: str,
         effect: Effect,
         timeout_s: float,
-        given: Mapping[str, Any] | None,
+        known_facts: Mapping[str, Any] | None,
         count: StepCount | None,
         may_repeat: bool,
     ) -> StepOutcome:
         """Run an effect, and emit an event for its start and its end."""
-        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        facts = dict(copy_json(dict(known_facts or {}), f"the facts of step {path}"))
         began = time.perf_counter()
         try:
             self._run.size.add(f"the input of step {path}", facts)

@@ -107,7 +107,7 @@ class MemoryRuns:
         accept: Accept | None = None,
     ) -> tuple[RunRecord, ...]:
         records = (run.record for run in reversed(self._runs.values()))
-        found = (
+        chosen = (
             record
             for record in records
             if (status is None or record.status == status)
@@ -115,7 +115,7 @@ class MemoryRuns:
             and (children or record.parent_id is None)
             and (accept is None or accept(record))
         )
-        return tuple(islice(found, limit))
+        return tuple(islice(chosen, limit))
 
     async def finish(self, run_id: str) -> RunRecord:
         run = self._find(run_id)

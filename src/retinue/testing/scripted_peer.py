@@ -94,7 +94,7 @@ def scripted_peer(name: str, script: Mapping[str, Any] | None = None, /, **skill
 
 
 def _ambiguous(name: str, skill: str, answer: list[Any]) -> InvalidSettingError:
-    shown = ", ".join(repr(one)[:30] for one in answer[:3]) + (", …" if len(answer) > 3 else "")
+    shown = ", ".join(repr(reply)[:30] for reply in answer[:3]) + (", …" if len(answer) > 3 else "")
     return InvalidSettingError(
         f"scripted_peer {name}: {skill}",
         "a list may be one answer, or an answer for each call",

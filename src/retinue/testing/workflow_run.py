@@ -135,7 +135,7 @@ async def run_workflow(
 
     bundled = await bundle(Library([_Texts(workflows or {})]), loaded)
     for finding in await inspect_with_mesh(
-        loaded, bundled.texts, _finder(mesh), given=input, matches_any=matches_any
+        loaded, bundled.texts, _finder(mesh), run_input=input, matches_any=matches_any
     ):
         if finding.blocks:
             raise finding.fault
@@ -169,8 +169,8 @@ async def run_workflow(
     library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
     body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
     async with MemoryRuns(body, sleep=sleep, clock=clock, interrupts=crash_at_every_step) as runs:
-        given = {} if input is None and hosted.list_loaded() else input
-        record = await Orchestrator(runs).start(loaded.definition, given, nested=bundled.nested)
+        run_input = {} if input is None and hosted.list_loaded() else input
+        record = await Orchestrator(runs).start(loaded.definition, run_input, nested=bundled.nested)
         signalling = asyncio.create_task(
             _answer_waits(runs, record.id, _Answers(dict(signals or {}), dict(approvals or {}), store))
         )
@@ -240,16 +240,18 @@ def _finder(mesh: Sequence[Agent]) -> Callable[[str, str | None, str | None], Aw
     """What the agents of the test know of a skill."""
 
     async def find_skill(skill: str, agent: str | None, version: str | None) -> KnownSkill:
-        asked = [one for one in mesh if agent is None or one.name == agent.partition("@")[0]]
-        if not asked and agent is not None:
-            return KnownSkill(UnknownAgentError(agent, near=suggest(agent, [one.name for one in mesh])))
-        visible = [one for peer in asked for one in peer.skills if one.visibility != "private"]
-        offers = [one for one in visible if one.id == skill]
+        agents = [peer for peer in mesh if agent is None or peer.name == agent.partition("@")[0]]
+        if not agents and agent is not None:
+            return KnownSkill(UnknownAgentError(agent, near=suggest(agent, [peer.name for peer in mesh])))
+        visible = [offer for peer in agents for offer in peer.skills if offer.visibility != "private"]
+        offers = [offer for offer in visible if offer.id == skill]
         if not offers:
-            return KnownSkill(SkillNotOfferedError(skill, near=suggest(skill, [one.id for one in visible])))
+            return KnownSkill(
+                SkillNotOfferedError(skill, near=suggest(skill, [offer.id for offer in visible]))
+            )
         return KnownSkill(
-            inputs=tuple(one.input_schema for one in offers),
-            outputs=tuple(one.output_schema for one in offers),
+            inputs=tuple(offer.input_schema for offer in offers),
+            outputs=tuple(offer.output_schema for offer in offers),
         )
 
     return find_skill

@@ -167,7 +167,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """What the model is asked: text, images and other content."""
+    """The request to the model: text, images and other content."""
 
     content: tuple[Part, ...]
 

@@ -48,7 +48,7 @@ _NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a loop may use at most; ``dollars`` None = without limit."""
+    """The limits of a loop; ``dollars`` None = without limit."""
 
     turns: int = 20
     calls: int = 60
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a loop has used; ``microdollars_a_token`` = the highest price of a prompt's token so far."""
+    """The usage of a loop; ``microdollars_a_token`` = the highest price of a prompt's token so far."""
 
     turns: int = 0
     calls: int = 0
@@ -114,7 +114,7 @@ class Spent:
         return answer, self.reserve(left, prompt_tokens, answer)
 
     def reserve(self, left: Allowance, prompt_tokens: int, answer_tokens: int) -> Allowance:
-        """What a request with an answer of at most so many tokens may spend."""
+        """The amount that a request may spend whose answer has at most so many tokens."""
         money = None
         if left.microdollars is not None and self.microdollars_a_token:
             money = self._cost(prompt_tokens, answer_tokens)
@@ -148,7 +148,7 @@ class Spent:
         return most.microdollars < left.microdollars
 
     def _cost(self, prompt_tokens: int, answer_tokens: int) -> int:
-        """What a request may cost in millionths of a dollar, by the prices of those before."""
+        """The cost of a request in millionths of a dollar, by the prices of earlier ones."""
         weight = prompt_tokens + _ANSWER_PRICE * answer_tokens
         return round(weight * self.microdollars_a_token * _MARGIN)
 

@@ -35,7 +35,7 @@ IMAGE_TOKENS = 5_000
 MESSAGE_TOKENS = 10
 TOOL_TOKENS = 20
 TOOLS_TOKENS = 600
-"""What vendors add to a prompt once it has tools."""
+"""Tokens that vendors add to a prompt once it has tools."""
 
 
 def estimate_tokens(size_bytes: int) -> int:

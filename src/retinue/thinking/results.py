@@ -45,7 +45,7 @@ def render_result(
 
 
 def text_of_result(result: ToolResult) -> str:
-    """What the model reads of a result."""
+    """The part of a result that the model reads."""
     return "\n".join(str(part.value) for part in result.content if part.kind == "text")
 
 
@@ -70,14 +70,6 @@ def is_unknown(fault: Mapping[str, Any]) -> bool:
 def refuse(call: ToolCall, text: str) -> ToolResult:
     """The result of a call that was not made, or that failed."""
     return ToolResult(call.id, call.name, (Part.text(text),), is_error=True)
-
-
-def close_calls(calls: Sequence[ToolCall], results: Mapping[str, ToolResult]) -> list[ToolResult]:
-    """A result for each call of a reply whose run was cancelled: those that are known, else "cancelled".
-
-    A conversation that goes on later needs them, because providers refuse calls without results.
-    """
-    return [results.get(call.id) or refuse(call, "Cancelled before there was a result.") for call in calls]
 
 
 def answer(call: ToolCall, text: str) -> ToolResult:

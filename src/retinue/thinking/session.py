@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 MAX_TEXT_BYTES = 16_000
-"""Of a longer prompt or answer the beginning is kept."""
+"""A longer prompt or answer is kept up to this size."""
 
 MAX_HISTORY_BYTES = 64_000
 """A larger history loses its oldest exchanges, if it was not condensed before."""

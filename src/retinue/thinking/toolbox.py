@@ -115,9 +115,9 @@ class PinnedTool:
         """The function as the model sees it."""
         return Tool(self.name, self.description, self.input_schema)
 
-    def arguments_of(self, given: Mapping[str, Any]) -> Any:
+    def arguments_of(self, fields: Mapping[str, Any]) -> Any:
         """The arguments of the skill in those of the function."""
-        return given.get(INPUT_FIELD) if self.is_wrapped else given
+        return fields.get(INPUT_FIELD) if self.is_wrapped else fields
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ WINDOW_S = 60.0
 """Accepted age of a signed message: clock difference of two machines plus time in transit."""
 
 _FORGETS_FROM = 1_000
-"""So many signatures are remembered before any is dropped."""
+"""The number of signatures that are remembered before any is dropped."""
 
 MESH_MEMBER = Principal("mesh", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 """The sender of a valid token of the mesh."""

@@ -336,7 +336,8 @@ class SecurityMiddleware:
     def _unseal(self, token: bytes, path: str) -> bytes | None:
         """The token inside a token of the registry, None for nobody's.
 
-        It is good for nothing else, nor for another token of the registry, and stays as it is there.
+        On other paths, and where another token of the registry is asked for, the token stays as it is. So a
+        token of the registry opens only the registry.
         """
         tokens = self._registry_tokens
         if tokens is None or path == TOKEN_PATH or not is_registry_path(path):

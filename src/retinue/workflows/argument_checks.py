@@ -13,12 +13,14 @@ from retinue.workflows.expressions.templates import iterate_templates
 from retinue.workflows.output_shapes import resolve_reference
 
 
-def find_argument_faults(skill: str, given: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:
+def find_argument_faults(skill: str, arguments: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:
     """The faults as paths within ``given`` with their problems; values with templates are not judged."""
     try:
-        if not any(True for _ in iterate_templates(given)):
-            return sorted(_find_faults(skill, given, schema), key=lambda fault: _place_of(given, fault[0]))
-        return [*_find_wrong_keys(given, schema), *_find_wrong_values(skill, given, schema)]
+        if not any(True for _ in iterate_templates(arguments)):
+            return sorted(
+                _find_faults(skill, arguments, schema), key=lambda fault: _place_of(arguments, fault[0])
+            )
+        return [*_find_wrong_keys(arguments, schema), *_find_wrong_values(skill, arguments, schema)]
     except SchemaRefusedError:
         return []  # the skill's author sees that where the skill is called
 
@@ -31,27 +33,27 @@ def _find_faults(skill: str, value: Any, schema: Schema | bool) -> list[tuple[Pa
     ]
 
 
-def _place_of(given: Mapping[str, Any], path: Path) -> int:
+def _place_of(arguments: Mapping[str, Any], path: Path) -> int:
     """The position of the argument that a path leads to; before all others for the whole."""
-    return list(given).index(str(path[0])) if path else -1
+    return list(arguments).index(str(path[0])) if path else -1
 
 
-def _find_wrong_keys(given: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:
+def _find_wrong_keys(arguments: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:
     root = resolve_reference(schema, schema)
     required = root.get("required", ())
-    missing = [key for key in required if key not in given]
+    missing = [key for key in required if key not in arguments]
     faults: list[tuple[Path, str]] = [((), f"missing required field {key!r}") for key in missing]
     properties = root.get("properties", {})
     if root.get("additionalProperties") is False and "patternProperties" not in root:
-        faults += [((key,), f"unknown field {key!r}") for key in given if key not in properties]
+        faults += [((key,), f"unknown field {key!r}") for key in arguments if key not in properties]
     return faults
 
 
-def _find_wrong_values(skill: str, given: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:
+def _find_wrong_values(skill: str, arguments: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:
     root = resolve_reference(schema, schema)
     definitions = {key: schema[key] for key in ("$defs", "definitions", "$schema") if key in schema}
     faults: list[tuple[Path, str]] = []
-    for key, value in given.items():
+    for key, value in arguments.items():
         declared = root.get("properties", {}).get(key)
         if not isinstance(declared, Mapping) or any(True for _ in iterate_templates(value)):
             continue

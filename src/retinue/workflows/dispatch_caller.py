@@ -104,14 +104,14 @@ class RoleChoice:
                 await asyncio.sleep(0)
             listings += self._directory.open_all(entries[start : start + _OPENED])
         offers = list_offers(listings, role, scopes, self._strategy, self._track)
-        found = [offer.listing for offer in offers]
+        offering = [offer.listing for offer in offers]
         if agents:
-            return [_choose(self._find(agent, role, offers, scopes, view), found) for agent in agents]
+            return [_choose(self._find(agent, role, offers, scopes, view), offering) for agent in agents]
         # an agent that the caller may not call is no choice, unless it is named
         available = [offer for offer in offers if offer.is_available and may_call(offer.skill, scopes)]
         if not available:
             raise RoleNotOfferedError(role)
-        return [_choose(offer, found) for offer in available]
+        return [_choose(offer, offering) for offer in available]
 
     def _find(
         self,
@@ -226,7 +226,9 @@ class DispatchCaller:
             skill, scopes, version_range=version_range, agent=agent, view=view
         )
         if reach.send is not None:
-            candidates = tuple(one for one in candidates if may_send(reach.send, one.name, skill))
+            candidates = tuple(
+                candidate for candidate in candidates if may_send(reach.send, candidate.name, skill)
+            )
             if not candidates:
                 raise SkillNotOfferedError(skill)
         if agent is None and self._exams.policy == "require":
@@ -248,7 +250,7 @@ class DispatchCaller:
         for pattern in patterns:
             if is_glob(pattern):
                 skills = await self._offers.list_matching(pattern, origin.scopes, view, limit)
-                offers += [self._make_offer(one) for one in skills]
+                offers += [self._make_offer(offered) for offered in skills]
                 continue
             agent, skill = split_pattern(pattern)
             try:
@@ -259,15 +261,17 @@ class DispatchCaller:
                 continue
             if offer is None or may_call(offer, origin.scopes):
                 offers.append(make_offer(choice, name, offer))
-        return list_once([one for one in offers if may_send(origin.reach.send, one.agent, one.skill)])[:limit]
+        return list_once(
+            [offer for offer in offers if may_send(origin.reach.send, offer.agent, offer.skill)]
+        )[:limit]
 
     async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
         view = self._view_of(origin)
         skills = await self._offers.find(
             what, _principal(origin.caller, origin.scopes, origin.reach), view, limit
         )
-        offers = [self._make_offer(one) for one in skills]
-        return [one for one in offers if may_send(origin.reach.send, one.agent, one.skill)]
+        offers = [self._make_offer(skill) for skill in skills]
+        return [offer for offer in offers if may_send(origin.reach.send, offer.agent, offer.skill)]
 
     def _view_of(self, origin: Origin) -> AgentView | None:
         return self._view(origin.caller, origin.scopes, origin.reach)
@@ -468,8 +472,8 @@ async def find_willing(choices: Sequence[Choice], wanted: Wanted, ask: AskAgent)
 
 
 def _principal(caller: str, scopes: frozenset[str], reach: Reach) -> Principal:
-    """Who calls in a run: the caller that started it, with the scopes and the limits of the run."""
-    return Principal(caller, "run", scopes, reach.agents, reach.through, reach.send)
+    """The caller in a run: the principal that started it, with the scopes and the limits of the run."""
+    return Principal(caller, "run", scopes, reach.agents, reach.through, reach.send, team=reach.team)
 
 
 def _name_among(candidates: Iterable[Candidate], chosen: Candidate) -> str:

@@ -157,7 +157,7 @@ class Library:
 
     async def _list_code(self) -> list[StoredWorkflow]:
         """The workflows in Python of this process and of workers."""
-        workflows = [StoredWorkflow(name, "custom", one.definition) for name, one in self._code.items()]
+        workflows = [StoredWorkflow(name, "custom", code.definition) for name, code in self._code.items()]
         try:
             hosted = await self._read_hosted()
         except StateError as error:

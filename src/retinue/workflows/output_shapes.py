@@ -1,4 +1,4 @@
-"""What a JSON Schema says of a value: keys that it does not have, and its form for a person to write."""
+"""The shape of a value by its JSON Schema: keys that it does not have, and its form for a person to write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.json_values import find_reference
 from retinue.core.record import Schema
 
 
@@ -70,7 +71,7 @@ def describe_form(schema: Schema | None) -> str:
     if "const" in here:
         return orjson.dumps(here["const"]).decode()
     if isinstance(here.get("enum"), list):
-        return "|".join(orjson.dumps(one).decode() for one in here["enum"])[:_FORM_CHARACTERS]
+        return "|".join(orjson.dumps(choice).decode() for choice in here["enum"])[:_FORM_CHARACTERS]
     properties = here.get("properties")
     if isinstance(properties, Mapping) and properties:
         required = here.get("required", ())
@@ -101,10 +102,5 @@ _FORMS: Mapping[str, str] = {
 
 def resolve_reference(schema: Schema, root: Schema) -> Schema:
     """The schema that a ``$ref`` within the same document leads to, else the schema itself."""
-    pointer = schema.get("$ref")
-    if not isinstance(pointer, str) or not pointer.startswith("#/"):
-        return schema
-    found: Any = root
-    for part in pointer[2:].split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else schema
+    target = find_reference(root, schema.get("$ref"))
+    return target if isinstance(target, Mapping) else schema

@@ -67,18 +67,18 @@ async def inspect_with_mesh(
     nested: Mapping[str, Loaded],
     find_skill: FindSkill,
     *,
-    given: Any = _UNKNOWN_INPUT,
+    run_input: Any = _UNKNOWN_INPUT,
     find_nested_skill: FindSkill | None = None,
     matches_any: MatchesAny | None = None,
 ) -> list[Finding]:
     """The findings of a definition and of the workflows ``nested`` in it, in the order of the text.
 
-    With ``given``, the input of a run, keys of the input are looked for there; else in the input's schema.
+    Keys of the input are looked up in ``run_input``, the input of a run, or without it in the schema.
     ``find_nested_skill`` finds the skills of nested workflows where they run with other rights. Without
     ``matches_any`` globs of tools are not looked up.
     """
     find_nested = find_nested_skill or find_skill
-    findings = await _Inspection(loaded, nested, find_skill, given, matches_any).inspect(blocks=True)
+    findings = await _Inspection(loaded, nested, find_skill, run_input, matches_any).inspect(blocks=True)
     for name, blocks in _list_nested(loaded.definition, nested):
         inspection = _Inspection(nested[name], nested, find_nested, _UNKNOWN_INPUT, matches_any)
         findings += await inspection.inspect(blocks=blocks)
@@ -100,14 +100,14 @@ class _Inspection:
         loaded: Loaded,
         nested: Mapping[str, Loaded],
         find_skill: FindSkill,
-        given: Any,
+        run_input: Any,
         matches_any: MatchesAny | None = None,
     ) -> None:
         self._document = loaded.document
         self._definition = loaded.definition
         self._nested = nested
         self._find_skill = find_skill
-        self._given = given
+        self._run_input = run_input
         self._matches_any = matches_any
         self._outputs: dict[str, tuple[Schema | None, ...]] = {}
         self._findings: list[Finding] = []
@@ -186,12 +186,12 @@ class _Inspection:
         return None if error is None else (error.message, error.remedy)
 
     def _inspect_arguments(
-        self, skill: str, given: Any, schemas: Sequence[Schema | None], path: Path, blocks: bool
+        self, skill: str, arguments: Any, schemas: Sequence[Schema | None], path: Path, blocks: bool
     ) -> None:
         """Note what every agent would refuse in the constant part of the arguments."""
-        if not isinstance(given, Mapping) or not schemas or None in schemas:
+        if not isinstance(arguments, Mapping) or not schemas or None in schemas:
             return
-        faults = [find_argument_faults(skill, given, schema) for schema in schemas if schema is not None]
+        faults = [find_argument_faults(skill, arguments, schema) for schema in schemas if schema is not None]
         if all(faults):
             for inner, problem in faults[0]:
                 self._note(
@@ -265,8 +265,8 @@ class _Inspection:
                 self._inspect_output(reference, path, blocks and is_strict)
 
     def _inspect_input(self, reference: ExpressionReference, path: Path, blocks: bool) -> None:
-        if self._given is not _UNKNOWN_INPUT:
-            value = self._given
+        if self._run_input is not _UNKNOWN_INPUT:
+            value = self._run_input
             for index, key in enumerate(reference.keys):
                 if not isinstance(value, Mapping):
                     return
@@ -290,16 +290,16 @@ class _Inspection:
     def _inspect_output(self, reference: ExpressionReference, path: Path, blocks: bool) -> None:
         step_id, _, *keys = reference.keys
         schemas = self._outputs.get(step_id, ())
-        found = [find_missing_key(schema, tuple(keys)) for schema in schemas]
-        missing = [one for one in found if one is not None]
-        if not schemas or len(missing) < len(found):
+        results = [find_missing_key(schema, tuple(keys)) for schema in schemas]
+        missing = [key for key in results if key is not None]
+        if not schemas or len(missing) < len(results):
             return
         first: MissingKey = missing[0]
         near = suggest(first.key, list(first.known), limit=1)
         remedy = (
             f"did you mean {near[0]}?" if near else f"it has: {', '.join(first.known)[:200] or 'no keys'}"
         )
-        is_closed = all(one.is_closed for one in missing)
+        is_closed = all(key.is_closed for key in missing)
         place = first.place(f"steps.{step_id}.output")
         self._note(path, f"the output of step {step_id} has no {place}", remedy, blocks and is_closed)
 

@@ -1,4 +1,4 @@
-"""What the steps of runs report while they run: pieces of text, and lines of progress.
+"""The reports of steps while they run: pieces of text, and lines of progress.
 
 Reports are kept in memory: they are no events of the run, and a node that takes the run over does not know
 them. Those of a run that another node executes come from there (`RunProgress.share`). Of a run that nobody
@@ -121,7 +121,7 @@ class RunProgress:
         # not from 1: a reader may come with the number of a report that an earlier process gave it
         self._numbers = count(time.time_ns() // 1_000_000)
         self.watched: dict[str, _Watched] = {}
-        """What was reported, by the id of the outermost run; empty where nobody watches a run."""
+        """The reports by the id of the outermost run; empty if nobody watches a run."""
         self._kept: dict[_StepChannel, str] = {}
         """The channels of calls whose text is kept, with the outermost runs of the calls."""
         self._observers: list[Callable[[], None]] = []

@@ -93,11 +93,11 @@ class Progress:
         return replace(self, waiting=waiting, run=run, last=last, broken="")
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"seen_until": self.seen_until, "waiting": list(self.waiting)}
-        found |= {"run": self.run, "paused": self.paused, "broken": self.broken}
+        document: dict[str, Any] = {"seen_until": self.seen_until, "waiting": list(self.waiting)}
+        document |= {"run": self.run, "paused": self.paused, "broken": self.broken}
         if self.last is not None:
-            found["last"] = self.last.to_json()
-        return found
+            document["last"] = self.last.to_json()
+        return document
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Progress:

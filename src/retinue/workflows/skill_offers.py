@@ -23,7 +23,7 @@ from retinue.thinking.toolbox import matches
 from retinue.workflows.caller import Choice, SkillOffer
 
 TRUSTED = Trust.IMPORTED
-"""Of agents that are trusted less no skill is found, because open networks let anybody list an agent."""
+"""Skills of agents that are trusted less are not found, because open networks let anybody list an agent."""
 
 POLLING_TAG = "polling"
 
@@ -83,20 +83,20 @@ class SkillOffers:
                     await asyncio.sleep(0)
                 if entry.enabled and is_seen(view, entry.name) and self._directory.represents_agent(entry):
                     matching = self._match(entry, pattern, scopes)
-                    await decide_lists(view, ((one.entry, one.skill) for one in matching))
-                    skills += [one for one in matching if is_listed(view, one.entry, one.skill)]
+                    await decide_lists(view, ((offer.entry, offer.skill) for offer in matching))
+                    skills += [offer for offer in matching if is_listed(view, offer.entry, offer.skill)]
                 if len(skills) >= limit:
                     return skills[:limit]
         return skills
 
     def _match(self, entry: Entry, pattern: str, scopes: frozenset[str]) -> list[SkillOfEntry]:
         ids = [skill_id for skill_id in entry.list_skills(scopes) if matches(pattern, entry.name, skill_id)]
-        return [one for one in self._open_skills(entry, ids, scopes) if one.skill.listed]
+        return [offer for offer in self._open_skills(entry, ids, scopes) if offer.skill.listed]
 
     def _open_skills(
         self, entry: Entry, skill_ids: Sequence[str], scopes: frozenset[str]
     ) -> list[SkillOfEntry]:
-        """Those of the skills that the caller may call."""
+        """The skills among these that the caller may call."""
         listing = self._directory.find_listing(entry.id) if skill_ids else None
         if listing is None:
             return []
@@ -134,11 +134,11 @@ class SkillOffers:
         # of equal hits the version that a call without a range gets is first
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9)))
-        offers = [one for hit in hits for one in self._open_skills(hit.entry, [hit.skill.id], scopes)]
-        await decide_lists(view, ((one.entry, one.skill) for one in offers))
-        listed = [one for one in offers if is_listed(view, one.entry, one.skill)]
+        offers = [offer for hit in hits for offer in self._open_skills(hit.entry, [hit.skill.id], scopes)]
+        await decide_lists(view, ((offer.entry, offer.skill) for offer in offers))
+        listed = [offer for offer in offers if is_listed(view, offer.entry, offer.skill)]
         if history is not None:
-            history.note_search(principal, what, ((one.entry, one.skill.id) for one in listed))
+            history.note_search(principal, what, ((offer.entry, offer.skill.id) for offer in listed))
         return listed
 
     def _is_offered(self, entry: Entry) -> bool:

@@ -59,6 +59,22 @@ def test_agents_as_json_are_json_and_nothing_else(retinue: Retinue, plan_card: b
     assert reply["missing"] == []
 
 
+def test_a_failed_exam_is_told_also_to_whom_its_problems_are_not_shown(
+    retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"name": "plan-agent", "status": "available"}
+
+    async def list_agents(text: str, hub: str | None) -> object:
+        exams = ({"result": "failed"}, {"result": "failed", "problems": ["plan: no"]})
+        return {"agents": [row | {"exam": exam} for exam in exams]}
+
+    monkeypatch.setattr("retinue.cli.calling.agents._list_agents", list_agents)
+    listed = retinue("agents")
+    assert listed.stdout.splitlines()[0].split()[-1] == "EXAM"
+    assert "plan-agent failed its exam\n" in listed.stderr
+    assert "plan-agent failed its exam: plan: no" in listed.stderr
+
+
 def test_a_signature_that_is_not_valid_is_shown_beside_the_others(
     retinue: Retinue, retinue_home: Path, plan_card: bytes
 ) -> None:

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from retinue import Agent
 from retinue.cli.chat.partner import choose_partner
-from retinue.cli.chat.screen import Screen
-from retinue.cli.chat.turn import TurnEnd, Turns
+from retinue.cli.chat.screen import Screen, TurnEnd
+from retinue.cli.chat.turn import Turns
 from retinue.cli.program import program
 from retinue.client.hub_choice import choose_known
 from retinue.client.hub_skills import HubSkills

@@ -1,11 +1,13 @@
 """The guides are sessions: their files are written, their commands typed, and the answers are those shown.
 
 A file follows a line that ends in ``as `NAME`:``. The JSON that a command prints follows a line ``Output:``;
-"…" matches any value there.
+"…" matches any value there. Lines that a command prints follow a line that begins with ``It prints``, which
+may name its exit status; "…" matches the rest of a word or line there.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import chdir
@@ -21,6 +23,8 @@ from tests.docs.pages import ROOT, table_rows
 from tests.docs.shell import REGISTRY, Shell
 from tests.requirements import requirement
 from tests.services import docker_registry
+
+KEY_OF_THE_STORY = b"mail-key-of-the-story"
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"as `([\w./-]+)`:$")
@@ -64,6 +68,47 @@ def play(name: str, shell: Shell) -> int:
             answer = orjson.loads(shell.to_shown(said))
             assert fill(orjson.loads(block.text), answer) == answer
             compared += 1
+    return compared
+
+
+_STATUS = re.compile(r"It prints.* exit status (\d)")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{8}…")
+_STAGE = re.compile(r"\d+\.\d+\.\d+: ")
+"""A stage of a rollout, which a command that looks ten times a second may miss on a busy machine."""
+
+
+def tell(name: str, shell: Shell) -> int:
+    """Go through a page whose commands print lines; gives how many lines were compared.
+
+    A digest that is a line by itself is that of the commands that follow.
+    """
+    compared, lines = 0, [""]
+    blocks = list_blocks(name)
+    for block, following in zip(blocks, [*blocks[1:], Block("", "", "")], strict=True):
+        if file := _FILE.search(block.intro):
+            Path(file[1]).write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            *before, last = list_commands(block.text)
+            if not last.startswith(("retinue call", "retinue run ")):
+                shell.finish("record-team")
+            for command in before:
+                shell.type(command)
+            found = _STATUS.match(following.intro)
+            output = shell.type(last, status=int(found[1]) if found else 0)
+            lines = f"{output}\n{shell.said}".splitlines()
+        elif block.intro.startswith("It prints"):
+            for shown in block.text.splitlines():
+                if _DIGEST.fullmatch(shown):
+                    shell.addresses[shown] = lines[0]
+                pattern = re.compile(re.escape(shown.rstrip()).replace("…", ".*"))
+                real = [shell.to_shown(line.rstrip()) for line in lines]
+                places = [number for number, line in enumerate(real) if pattern.fullmatch(line)]
+                if _STAGE.match(shown):
+                    lines = lines[places[0] + 1 :] if places else lines
+                    continue
+                assert places, f"{shown!r} is not in {lines}"
+                lines = lines[places[0] + 1 :]
+                compared += 1
     return compared
 
 
@@ -133,6 +178,25 @@ def test_the_guide_to_teams_runs_as_shown(shell: Shell) -> None:
     shell.addresses["sha256:546f32df…"] = digest
     # the digest of the page's team is that of this one, because both have the same content
     assert play("guides/teams.md", shell) == 1
+
+
+def list_files(folder: Path) -> list[Path]:
+    """The files below a folder in which programs work."""
+    return [Path(place, name) for place, _, names in os.walk(folder) for name in names]
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file; none of one that is gone, or no plain file."""
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except FileNotFoundError:
+        return b""
+
+
+def test_the_story_of_a_team_prints_what_the_page_shows(shell: Shell) -> None:
+    assert tell("guides/team-story.md", shell) == 43
+    holding = [path for path in list_files(Path(os.environ["HOME"])) if KEY_OF_THE_STORY in read(path)]
+    assert all(path.name.startswith("secrets-") and path.stat().st_mode & 0o77 == 0 for path in holding)
 
 
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:

@@ -65,7 +65,7 @@ class Mesh:
         return ReceiptTrust(TrustedKeys(self.sets), OWN.kid, self.names, 30 * DAY_S)  # type: ignore[arg-type]
 
     def take(self, *receipts: SignedReceipt) -> float:
-        self.book.take(PLACE, receipts)
+        self.book.take(PLACE, receipts, source=PLAN.source)
         self.now += 2
         return self.book.blame(PLAN)
 
@@ -79,6 +79,7 @@ def test_failures_take_credit_within_bounds_and_praise_gains_nothing() -> None:
     assert Mesh().take(issue(failed=9)) == 0.0, "a tenth is usual"
     alone = Mesh().take(issue())
     assert 0.4 < alone < 0.5
+    assert Mesh().take(issue(exam="passed")) == alone, "an agent may pass exams and then fail"
     both = Mesh().take(issue(), issue(PARIS))
     assert 0.85 < both < 1.0
     assert Mesh().take(issue(), issue(PARIS, failed=0)) == pytest.approx(alone), "praise removes no blame"
@@ -151,9 +152,32 @@ def test_news_of_one_card_weigh_no_other_one_again(monkeypatch: pytest.MonkeyPat
     weighed.clear()
     newer = mesh.take(issue(issued_at=NOW + 1, failed=80))
     assert mesh.book.blame(other) == blame > newer
-    mesh.book.keep_only([PLACE])
+    mesh.book.keep_only([("http://registry", PLACE)])
     assert (mesh.book.blame(PLAN), mesh.book.blame(other)) == (newer, 0.0)
     assert weighed == ["agents/plan"]
+
+
+def test_a_card_that_is_published_again_inherits_its_receipts_at_half_weight() -> None:
+    mesh = Mesh()
+    blame = mesh.take(issue())
+    new_digest = "sha256:" + "b" * 64
+    again, elsewhere = (
+        replace(PLAN, digest=new_digest),
+        replace(PLAN, digest=new_digest, source="http://other"),
+    )
+    assert mesh.book.blame(again) == pytest.approx(blame / 2, rel=1e-3)
+    assert mesh.book.blame(elsewhere) == 0.0, "the same name at another registry is another agent"
+    place = CardPlace(PLAN.key, new_digest)
+    mesh.book.keep_only([(PLAN.source, place)])
+    other = Mesh(now=mesh.now)
+    other.book.load(mesh.book.to_json())
+    assert other.book.blame(again) == mesh.book.blame(again) > 0.0, "the old card is listed no more"
+    measured = issue(digest=new_digest, failed=0)
+    mesh.book.take(place, [measured], source=PLAN.source)
+    assert mesh.book.blame(again) == pytest.approx(blame / 2 / 10, rel=1e-3), "its issuer has measured it"
+    assert [one.is_earlier for one in mesh.book.find(again)[0]] == [False, True]
+    mesh.book.keep_only([("http://registry", CardPlace("agents/other", new_digest))])
+    assert not mesh.book
 
 
 def test_a_key_that_is_trusted_no_more_voids_its_receipts() -> None:
@@ -175,7 +199,7 @@ def test_the_weight_falls_with_the_age_of_the_calls_and_the_stored_book_is_the_s
     other.book.load([{"repository": "x"}, None])
     assert other.book.blame(PLAN) == mesh.book.blame(PLAN)
     mesh.now = NOW + 31 * DAY_S
-    mesh.book.keep_only({PLACE})
+    mesh.book.keep_only({("http://registry", PLACE)})
     assert not mesh.book
     assert mesh.book.to_json() == []
 

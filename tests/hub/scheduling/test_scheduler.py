@@ -329,10 +329,56 @@ async def test_a_run_takes_the_digest_that_its_chain_chooses_if_its_owner_has_se
     def library_of(trace: TraceContext) -> Library:
         return node.starter.library if trace.extension is None else library
 
-    node.starter.chains = ChainChoice(begin, lambda trace: trace, library_of)
+    node.starter.chains = ChainChoice(begin, lambda trace: trace, library_of, lambda trace: [trace])
     bench.now += HOUR
     await node.look()
     (run,) = await bench.list_runs()
     trace = (await bench.runs.finish(run)).request.origin.trace
     assert trace is not None
     assert (trace.extension is not None) is is_known
+
+
+async def test_a_schedule_fires_once_with_the_workflow_that_its_owner_has_seen_while_lists_show_another(
+    bench: ScheduleBench,
+) -> None:
+    node = bench.node()
+    await node.add(every="1h")
+    changed = Library([TextShelf({"nightly": WORK.replace("n: 1", "n: 2")})])
+
+    def choose(mark: str, trace: TraceContext) -> TraceContext:
+        return trace.with_extension(TraceExtension(None, {CHOSEN: {"words": mark}}))
+
+    def library_of(trace: TraceContext) -> Library:
+        chosen = {} if trace.extension is None else trace.extension.others[CHOSEN]
+        return node.starter.library if chosen == {"words": "old"} else changed
+
+    node.starter.chains = ChainChoice(
+        lambda trace: choose("new", trace),
+        lambda trace: trace,
+        library_of,
+        lambda trace: [choose("new", trace), choose("old", trace)],
+    )
+    bench.now += HOUR
+    await node.look()
+    await node.look()
+    (run,) = await bench.list_runs()
+    trace = (await bench.runs.finish(run)).request.origin.trace
+    assert trace is not None
+    assert trace.extension is not None
+    assert trace.extension.others[CHOSEN] == {"words": "old"}
+    assert (await node.show())["last"]["status"] == "done"
+
+
+async def test_a_schedule_that_is_added_again_loses_no_time_and_repeats_none(bench: ScheduleBench) -> None:
+    node = bench.node()
+    await node.add(every="1h")
+    bench.now += HOUR
+    await node.add(every="1h")  # before the scheduler has looked
+    await node.look()
+    assert len(await bench.list_runs()) == 1
+    await node.add(every="1h")
+    await node.look()
+    assert len(await bench.list_runs()) == 1
+    bench.now += HOUR
+    await node.look()
+    assert len(await bench.list_runs()) == 2

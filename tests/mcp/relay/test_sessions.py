@@ -10,8 +10,8 @@ import pytest
 from retinue.core.call import ANONYMOUS, LOCAL
 from retinue.core.errors import BusyError
 from retinue.core.record import ListingKey
-from retinue.mcp.relay.session_records import RelayedRecords
 from retinue.mcp.relay.sessions import RelayedSessions
+from retinue.mcp.session_records import RelayedRecords
 
 LISTING = ListingKey("home", "agents/a")
 OTHER = ListingKey("home", "agents/b")

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retinue.mesh.search.words import MAX_TEXT_CHARS, MAX_WORD_CHARS, split_words, stem, stem_words
+from retinue.mesh.search.words import (
+    GREETINGS,
+    MAX_TEXT_CHARS,
+    MAX_WORD_CHARS,
+    join_stems,
+    split_words,
+    stem,
+    stem_words,
+)
 
 
 @pytest.mark.parametrize("name", ["create_plan", "create-plan", "Create Plan", "create.plan", "CREATE/PLAN"])
@@ -75,6 +83,13 @@ def test_any_text_gives_words_without_spaces_that_are_bounded(text: str) -> None
         assert one == "".join(one.split())
         assert 0 < len(one) <= MAX_WORD_CHARS
         assert 0 < len(word) <= MAX_WORD_CHARS
+
+
+@given(st.lists(st.sampled_from(["plans", "Planned", "get", "all", "hello", "GitHub", "a b"])), st.text())
+def test_joined_stems_and_their_words_are_those_of_the_text(known: list[str], other: str) -> None:
+    text = " ".join([*known, other])
+    pairs = stem_words(text, keep=GREETINGS)
+    assert join_stems(text, keep=GREETINGS) == (" ".join(stem for stem, _ in pairs), dict(pairs))
 
 
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz", max_size=30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import oras.client  # type: ignore[import-untyped]
 import orjson
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 
 from retinue.oci.client.http_registry import HttpRegistry
 from retinue.oci.codec.catalog import CATALOG_TYPE, Heads
@@ -257,17 +258,40 @@ async def test_catalog_and_tags_page_by_n_and_last(endpoint: Endpoint, registry:
         assert await endpoint.names(f"{path}?last={expected[1]}", key) == expected[2:]
 
 
-async def test_a_page_holds_a_thousand_names_at_most(tmp_path: Path) -> None:
-    class Thousands(LayoutRegistry):
-        async def list_repositories(self) -> list[str]:
-            return [f"agents/a{number:05}" for number in range(1500)]
+class Thousands(LayoutRegistry):
+    async def list_repositories(self) -> list[str]:
+        return [f"agents/a{number:05}" for number in range(1500)]
 
+
+async def test_a_page_holds_a_thousand_names_at_most(tmp_path: Path) -> None:
     app = Starlette(routes=oci.routes(Thousands(tmp_path)))
     async with serve_app(app) as url, HttpClient() as client:
         endpoint = Endpoint(url, client)
         for query in ("", "?n=5000", "?n=1000"):
             assert len(await endpoint.names(f"/v2/_catalog{query}", "repositories")) == 1000
         assert len(await endpoint.names("/v2/_catalog?last=agents%2Fa00999", "repositories")) == 500
+
+
+async def test_of_the_names_that_a_caller_may_not_see_a_page_asks_no_more_than_it_needs(
+    tmp_path: Path,
+) -> None:
+    asked: list[int] = []
+
+    async def keep_sevens(request: Request, repositories: Sequence[str]) -> Sequence[str]:
+        asked.append(len(repositories))
+        return [repository for repository in repositories if repository.endswith("7")]
+
+    app = Starlette(routes=oci.routes(Thousands(tmp_path), keep_shown=keep_sevens))
+    async with serve_app(app) as url, HttpClient() as client:
+        endpoint = Endpoint(url, client)
+        first = await endpoint.ask("/v2/_catalog?n=90")
+        names = orjson.loads(first.body)["repositories"]
+        assert len(asked) == 1
+        link = first.headers["link"]
+        second = await endpoint.ask(link[1 : link.index(">")])
+        names += orjson.loads(second.body)["repositories"]
+        assert names == [f"agents/a{number:05}" for number in range(7, 1500, 10)]
+        assert "link" not in second.headers
 
 
 @pytest.mark.parametrize("n", ["-1", "x", "1.5", "%D9%A3", "9999999999999999", ""])

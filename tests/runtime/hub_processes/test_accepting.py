@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from starlette.types import Receive, Scope, Send
 
-from retinue.runtime.hub_processes.accepting import LOOK_S, serving_shared
+from retinue.runtime.hub_processes.accepting import LOOK_S, SHARE_LATE, Acceptor, serving_shared
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.serving import Stop
 from retinue.web.connection_gate import HttpLimits
@@ -70,3 +72,36 @@ async def test_a_process_that_starts_leaves_connections_to_one_that_serves_until
         await second
     for board in boards:
         board.close()
+
+
+async def test_a_process_with_many_connections_accepts_several_that_wait_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, accepted, come = 0, list[asyncio.Protocol](), 64
+    board = Board(tmp_path / "board", 0, 2)
+
+    def count_turn(count: int, processes: int) -> bool:
+        nonlocal turns
+        turns += 1
+        return True  # the other process has fewer, and accepts nothing, because it is busy
+
+    def make_protocol() -> asyncio.Protocol:
+        accepted.append(asyncio.Protocol())
+        return accepted[-1]
+
+    monkeypatch.setattr(board, "is_ahead", count_turn)
+    with ExitStack() as stack:
+        stack.callback(board.close)
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(come)
+        listener.setblocking(False)
+        for _ in range(come):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        acceptor = Acceptor(listener, make_protocol, set(range(come)), board, 2)
+        acceptor.start()
+        async with asyncio.timeout(WAIT_S):
+            while len(accepted) < come:
+                await asyncio.sleep(0)
+        acceptor.stop()
+    assert turns <= SHARE_LATE + 1

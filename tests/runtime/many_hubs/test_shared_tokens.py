@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from structlog.testing import capture_logs
 
 from retinue.core.errors import StateError
 from retinue.runtime.many_hubs import tokens
@@ -69,15 +70,22 @@ def hubs(records: MemoryRecords, tmp_path: Path) -> tuple[Hub, Hub]:
     return Hub(records, tmp_path / "one"), Hub(records, tmp_path / "two")
 
 
+async def share_token(one: Hub, two: Hub) -> str:
+    """Issue a token for eve at one hub, and let the other learn of it; gives the id."""
+    eve, _ = one.file.issue(["mesh"], name="eve")
+    await one.round()
+    await two.round()
+    assert two.names == ["eve"]
+    return eve.id
+
+
 async def test_a_restored_database_brings_no_revoked_token_back(
     records: MemoryRecords, hubs: tuple[Hub, Hub]
 ) -> None:
     one, two = hubs
-    eve, _ = one.file.issue(["mesh"], name="eve")
-    await one.round()
-    await two.round()
+    token_id = await share_token(one, two)
     backup = dict(records.rows)
-    one.file.revoke(eve.id)
+    one.file.revoke(token_id)
     await one.round()
     await two.shared.connected()
     await two.round()
@@ -87,18 +95,16 @@ async def test_a_restored_database_brings_no_revoked_token_back(
     await two.round()
     await one.round()
     assert (one.names, two.names) == ([], [])
-    assert records.rows[eve.id].is_removed
+    assert records.rows[token_id].is_removed
 
 
 async def test_a_token_that_is_revoked_while_the_database_is_emptied_stays_revoked(
     records: MemoryRecords, hubs: tuple[Hub, Hub]
 ) -> None:
     one, two = hubs
-    eve, _ = one.file.issue(["mesh"], name="eve")
-    await one.round()
-    await two.round()
+    token_id = await share_token(one, two)
     records.rows = {}
-    one.file.revoke(eve.id)
+    one.file.revoke(token_id)
     await one.round()
     for hub in (two, one, two):
         await hub.shared.connected()
@@ -110,10 +116,8 @@ async def test_news_of_a_revocation_are_looked_at_until_the_database_answers(
     records: MemoryRecords, hubs: tuple[Hub, Hub]
 ) -> None:
     one, two = hubs
-    eve, _ = one.file.issue(["mesh"], name="eve")
-    await one.round()
-    await two.round()
-    one.file.revoke(eve.id)
+    token_id = await share_token(one, two)
+    one.file.revoke(token_id)
     assert await one.round() == 1
     records.is_away = True
     await two.shared.hear(b"1")
@@ -130,16 +134,14 @@ async def test_a_token_that_is_revoked_while_its_hub_writes_to_the_database_is_r
     records: MemoryRecords, hubs: tuple[Hub, Hub]
 ) -> None:
     one, two = hubs
-    eve, _ = one.file.issue(["mesh"], name="eve")
-    await one.round()
-    await two.round()
+    token_id = await share_token(one, two)
     two.file.issue(["mesh"], name="of two")
     await two.round()
     one.file.issue(["mesh"], name="of one")
 
     def revoke() -> None:
         records.before_write = lambda: None
-        one.file.revoke(eve.id)
+        one.file.revoke(token_id)
 
     records.before_write = revoke
     await one.round()
@@ -176,3 +178,17 @@ async def test_tokens_of_other_hubs_wait_for_a_held_file_while_the_hub_gives_sig
     assert two.names == []
     await two.round()
     assert two.names == ["eve"]
+
+
+async def test_a_file_of_revoked_tokens_that_cannot_be_read_is_told(
+    hubs: tuple[Hub, Hub], tmp_path: Path
+) -> None:
+    one, _ = hubs
+    one.file.issue(["mesh"], name="bob")
+    await one.round()
+    (tmp_path / "one" / "shared_tokens.json").write_text("[1]")
+    with capture_logs() as logs:
+        one.shared.wake()
+        one.file.issue(["mesh"], name="ann")
+        await one.round()
+    assert {log["log_level"] for log in logs if "not known which tokens" in log["event"]} == {"warning"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from retinue.workflows.durable.dbos_engine import PAGE_CALLS, EngineCall, RecordedCalls
+from retinue.workflows.durable.recorded_calls import PAGE_CALLS, EngineCall, RecordedCalls
 
 
 class Journal:

@@ -136,8 +136,8 @@ class Joining:
                 return
             except PeerError as error:
                 if attempt < len(_RETRY_S) or attempt % 10 == 0:
-                    told = {"url": address.url, "reason": str(error), "remedy": error.remedy}
-                    log.warning("koi_handshake_failed", **told)
+                    problem = {"url": address.url, "reason": str(error), "remedy": error.remedy}
+                    log.warning("koi_handshake_failed", **problem)
             await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
 
     def subscribe(self, rid: str, profile: NodeProfile) -> None:
@@ -195,11 +195,11 @@ class Joining:
                 if error.fault == "unknown_node":
                     await self._wire.introductions.introduce_again(rid)
             await asyncio.sleep(pause_s)
-        wanted = [m.rid for m in manifests if type_of(m.rid) in types and self._is_news(m)]
+        rids = [m.rid for m in manifests if type_of(m.rid) in types and self._is_news(m)]
         dialect: Dialect = (self._wire.peers.find_address(rid) or NodeAddress("", None, "unsigned")).dialect
-        for start in range(0, len(wanted), BUNDLES_AT_ONCE):
+        for start in range(0, len(rids), BUNDLES_AT_ONCE):
             try:
-                bundles = await self._wire.peers.fetch_bundles(rid, wanted[start : start + BUNDLES_AT_ONCE])
+                bundles = await self._wire.peers.fetch_bundles(rid, rids[start : start + BUNDLES_AT_ONCE])
             except PeerError as error:
                 log.warning("koi_catch_up_failed", node=rid, reason=str(error))
                 return
@@ -228,8 +228,8 @@ class Joining:
         if self._asked.get(rid, self._changes) == self._changes:
             return
         self._asked[rid] = self._changes
-        told = [one for one in types if one in self._state.identity.profile.event]
-        for held in self._state.cache.list_rids(told) if told else ():
+        event_types = [rid_type for rid_type in types if rid_type in self._state.identity.profile.event]
+        for held in self._state.cache.list_rids(event_types) if event_types else ():
             entry = self._state.cache.find_entry(held)
             if entry is not None and entry.owner != rid:
                 self._wire.outbox.push(rid, held, EventType.NEW)

@@ -205,7 +205,7 @@ class KoiHub:
         if self.node is None:
             return []
         graph, own = self.node.graph, str(self.node.rid)
-        found = []
+        links = []
         for rid in graph.list_edges_of(own):
             edge = graph.find_edge(rid)
             if edge is not None:
@@ -215,8 +215,8 @@ class KoiHub:
                 name = KoiNetNode.from_string(other).name
                 is_silent = self.presence is not None and self.presence.is_silent(other)
                 status = "silent" if is_silent else edge.status.value.lower()
-                found.append(NetworkLink(name, url, direction, status))
-        return sorted(found, key=lambda link: (link.name, link.direction))
+                links.append(NetworkLink(name, url, direction, status))
+        return sorted(links, key=lambda link: (link.name, link.direction))
 
     def _opened(self) -> KoiNode:
         if self.node is None:
@@ -266,14 +266,14 @@ class KoiHub:
         wanted: set[str] = set()
         withheld: dict[str, tuple[str, str]] = {}
         async for page in directory.iterate_pages():
-            for listing in directory.open_all([one for one in page if one.source != KOI_SOURCE]):
+            for listing in directory.open_all([entry for entry in page if entry.source != KOI_SOURCE]):
                 place, name = directory.name_of(listing), listing.record.name
                 if (reason := await self._tell_one(node, place, listing, wanted)) is not None:
                     withheld[place] = name, reason
                     if self._withheld.get(place) != withheld[place]:
                         _log.warning("agent has no personality", agent=place, reason=reason)
         self._withheld = withheld
-        held = [one.profile for one in self.adapter.list_held() if self._is_own(one.profile)]
+        held = [agent.profile for agent in self.adapter.list_held() if self._is_own(agent.profile)]
         gone = [str(profile.rid) for profile in held if str(profile.rid) not in wanted]
         if gone:
             await node.forget(gone)

@@ -177,8 +177,8 @@ class KoiNode:
         Raises WireError, PermissionError, BusyError, TimeoutError, StateError.
         """
         if isinstance(request, EventsPayload):
-            for one in request.refused:
-                log.warning("koi_event_refused", rid=one.rid, reason=one.reason, node=source)
+            for refusal in request.refused:
+                log.warning("koi_event_refused", rid=refusal.rid, reason=refusal.reason, node=source)
             await self.receive_events(request.events, source, dialect, replayed=replayed)
             return None
         if self.policy.rules.terms.trust == "known" and source is None:

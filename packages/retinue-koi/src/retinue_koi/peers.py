@@ -190,8 +190,8 @@ class NodeClient:
         reply = await self.request(self._get_address(node), PollEvents(limit, self.identity.rid))
         if not isinstance(reply, EventsPayload):
             raise PeerError(f"{node} answered a poll with something else")
-        for one in reply.refused:
-            log.warning("koi_event_refused", rid=one.rid, reason=one.reason, node=str(node))
+        for refusal in reply.refused:
+            log.warning("koi_event_refused", rid=refusal.rid, reason=refusal.reason, node=str(node))
         return reply.events
 
     async def fetch_rids(self, node: object, rid_types: Sequence[Any] = ()) -> tuple[str, ...]:

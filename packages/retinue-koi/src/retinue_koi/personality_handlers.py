@@ -89,8 +89,9 @@ def register_personality_handlers(
         kobj.network_targets.discard(kobj.source_node)
         return kobj
 
-    for one in (personality_rid_handler, personality_bundle_handler, personality_network_handler):
-        processor.add_handler(one)
+    processor.add_handler(personality_rid_handler)
+    processor.add_handler(personality_bundle_handler)
+    processor.add_handler(personality_network_handler)
 
 
 def read_personality(rid: str, contents: Any) -> PersonalityProfile:

@@ -146,10 +146,13 @@ class Presence:
         if profile is None or profile.node_type is not NodeType.FULL:
             return  # nothing could be fetched from it when it returns
         silence.is_evicted = True
-        entries = ((one, node.cache.find_entry(one)) for one in node.cache.list_rids([PERSONALITY_TYPE]))
+        entries = (
+            (personality, node.cache.find_entry(personality))
+            for personality in node.cache.list_rids([PERSONALITY_TYPE])
+        )
         owned = [one for one, entry in entries if entry is not None and entry.owner == rid]
-        for one in owned:
-            await node.processor.handle(rid=one, event_type=EventType.FORGET)
+        for personality in owned:
+            await node.processor.handle(rid=personality, event_type=EventType.FORGET)
             # its owner has not forgotten it, so that the same state may come back
-            node.state.memory.drop_forgotten(one)
+            node.state.memory.drop_forgotten(personality)
         log.warning("koi_member_evicted", node=rid, silent_s=round(silent_s), personalities=owned)

@@ -79,7 +79,14 @@ class DemoOptions:
     "for which it has the highest score.",
 )
 @click.option("--keep", is_flag=True, help="Keep the hub and its agents running until Ctrl-C.")
-def demo(module: str, python: str | None, model: str | None, keep: bool) -> int:
+@click.option(
+    "--team",
+    "team_folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Write the three agents as the folder of a team instead, for retinue lock and pack.",
+)
+def demo(module: str, python: str | None, model: str | None, keep: bool, team_folder: Path | None) -> int:
     """Let three agents write tests for a Python module.
 
     MODULE is an importable name or a path. Starts a hub and three agents (plan, build, test) as processes,
@@ -87,8 +94,22 @@ def demo(module: str, python: str | None, model: str | None, keep: bool) -> int:
     unless a model takes part.
     """
     open_session()
+    if team_folder is not None:
+        return _create_team(team_folder)
     options = DemoOptions(module=module, python=python, model=model, keep=keep)
     return run_loop(lambda: run_demo(options, click.echo))
+
+
+def _create_team(folder: Path) -> int:
+    from retinue_demo.team_folder import WORKFLOW, write_team_folder
+
+    count = len(write_team_folder(folder))
+    click.echo(f"Created {folder}/ with team.toml, three agents and a workflow, {count} files. Try:")
+    program = command_line()
+    for line in (f"lock {folder}", f"pack {folder}", "up testwriter"):
+        click.echo(f"  {program} {line}")
+    click.echo(f"""  {program} run {WORKFLOW} '{{"requirements": "textwrap"}}'""")
+    return 0
 
 
 async def run_demo(options: DemoOptions, echo: Echo) -> int:

@@ -54,11 +54,11 @@ def list_names(requirements: str) -> Sequence[str]:
     text = requirements.strip()
     if _DOTTED.fullmatch(text):
         return [text]
-    found = [match.group(1) for match in _QUOTED.finditer(text)]
-    found += [match.group(1) for pattern in _MARKED for match in pattern.finditer(text)]
-    found += [match.group(0) for match in _DOTTED.finditer(text) if "." in match.group(0)]
-    found += [match.group(1) for match in _FOR.finditer(text)]
-    names = [name.strip(".") for name in found]
+    mentions = [match.group(1) for match in _QUOTED.finditer(text)]
+    mentions += [match.group(1) for pattern in _MARKED for match in pattern.finditer(text)]
+    mentions += [match.group(0) for match in _DOTTED.finditer(text) if "." in match.group(0)]
+    mentions += [match.group(1) for match in _FOR.finditer(text)]
+    names = [name.strip(".") for name in mentions]
     return [name for name in dict.fromkeys(names) if name and name.lower() not in _PROSE]
 
 

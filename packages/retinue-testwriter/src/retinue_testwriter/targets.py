@@ -53,7 +53,6 @@ _IMPLIED = {
     "__pow__": ("ZeroDivisionError", "OverflowError"),
 }
 """Exceptions that are normal for an operator."""
-_NO_VALUE = frozenset({"NoReturn", "Never"})
 
 
 def list_targets(
@@ -186,9 +185,9 @@ def _list_method_targets(
     decorators = [*signature["decorators"], *(source["decorators"] if source else [])]
     own = TargetParameter(_variable(class_name), "positional", class_name)
     if method in BINARY:
-        given = signature["parameters"][1:2]
+        first = signature["parameters"][1:2]
         template = f"{{0}} {BINARY[method]} {{1}}" if method != "__contains__" else "{1} in {0}"
-        other = dict(given[0]) if given else {"annotation": None}
+        other = dict(first[0]) if first else {"annotation": None}
         is_object = other["annotation"] in (None, "object", *bases)
         other |= {"name": "other", "kind": "positional", "default": None}
         other["annotation"] = class_name if is_object and method != "__contains__" else other["annotation"]

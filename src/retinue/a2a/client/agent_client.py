@@ -250,8 +250,8 @@ class A2aClient:
         async with aclosing(self._stream(method, params, headers)) as events:
             async for event in events:
                 if task.take(event, self._place.name):
-                    told = task.metadata.get("progress")
-                    fraction = float(told) if isinstance(told, int | float) else None
+                    progress = task.metadata.get("progress")
+                    fraction = float(progress) if isinstance(progress, int | float) else None
                     if (piece := TextPiece.from_json(task.metadata.get("text"))) is not None:
                         await channel.stream_text(piece)
                     elif task.text or fraction is not None:
@@ -349,7 +349,11 @@ def _facts_of(data: Any) -> Any:
     """The facts of an error: 1.x has them in a list of typed details."""
     if not isinstance(data, list):
         return data
-    structs = (one.get("value") for one in data if isinstance(one, Mapping) and one.get("@type") == _STRUCT)
+    structs = (
+        detail.get("value")
+        for detail in data
+        if isinstance(detail, Mapping) and detail.get("@type") == _STRUCT
+    )
     return next(structs, None) or {"details": data}
 
 
@@ -362,7 +366,7 @@ def read_card_flags(card: bytes) -> tuple[bool, bool]:
     capabilities = capabilities if isinstance(capabilities, dict) else {}
     extensions = capabilities.get("extensions")
     named = (
-        [one.get("uri") for one in extensions if isinstance(one, dict)]
+        [extension.get("uri") for extension in extensions if isinstance(extension, dict)]
         if isinstance(extensions, list)
         else []
     )

@@ -33,7 +33,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import AgentRecord, Endpoint, Listing, SignatureState, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
+from retinue.mesh.directory.sources import LiveMember, LiveSource, MemberId, OnChange
 from retinue.mesh.foreign_records import clean_record
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.pins import Pins
@@ -79,6 +79,15 @@ class AgentSpec:
     problem: str = ""
     """Why the agent cannot be called as it is configured; "" if it can."""
 
+    team: str = ""
+    tag: str = ""
+    """The team and the tag of the digest that brings it; "" for those of the machine."""
+
+    @property
+    def id(self) -> MemberId:
+        """Which member of its source it is."""
+        return MemberId(self.name, self.team, self.tag)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportLimits:
@@ -106,6 +115,7 @@ class ImportedAgent(LiveMember):
         limits: ImportLimits = DEFAULT_LIMITS,
     ) -> None:
         self.spec = spec
+        self.id = spec.id
         self._limits = limits
         self.fingerprint = spec.fingerprint
         self.client: A2aClient | None = None
@@ -127,7 +137,8 @@ class ImportedAgent(LiveMember):
         return Listing(
             record=self._record,
             source=A2A_AGENTS,
-            key=self.spec.name,
+            key=self.id.key,
+            tag=self.id.tag or None,
             digest=f"sha256:{digest}",
             signature=self._signature,
         )
@@ -237,7 +248,7 @@ class ImportedAgent(LiveMember):
         offered = {skill.id: self._offer(skill) for skill in record.skills}
         tools: list[dict[str, Any]] = [_pin_of(self._offer(skill)) for skill in record.skills]
         tools.append({"name": ENDPOINT, "description": record.endpoints[0].url})
-        listed = self._pins.review(self.spec.name, tools)
+        listed = self._pins.review(self.id.pinned, tools)
         skills = []
         for tool in listed:
             skill = offered.get(str(tool["name"]))
@@ -329,13 +340,13 @@ class ImportedAgents(LiveSource[ImportedAgent]):
     ) -> Answer:
         """One call of a skill, as `Invoker`; the dispatcher enforces the time limit."""
         name = listing.record.name
-        agent = self._members.get(name)
+        agent = self.find_member(listing.id)
         if agent is None or agent.client is None:
             reason = "it is not imported any more" if agent is None else agent.reason
             url = "its address" if agent is None else agent.spec.url
             raise AgentUnreachableError(name, url, reason, sent=False)
-        self.pins.check(name, ENDPOINT)
-        self.pins.check(name, skill.id)
+        self.pins.check(agent.id.pinned, ENDPOINT)
+        self.pins.check(agent.id.pinned, skill.id)
         if agent.in_flight >= self.limits.max_in_flight:
             raise BusyError(f"{agent.in_flight} calls of agent {name} are in flight", 1.0)
         agent.in_flight += 1

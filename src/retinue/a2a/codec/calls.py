@@ -113,17 +113,17 @@ def make_arguments(named: Named, skill: Skill | None) -> Any:
 
 
 def _read_arguments(named: Named, skill: Skill | None, schema: Mapping[str, Any] | None) -> Any:
-    given = named.arguments
+    arguments = named.arguments
     if named.files:
-        given = _with_files(named, schema)
-    if named.text is None or (given is not None and not isinstance(given, dict)):
-        return {} if given is None else given
+        arguments = _with_files(named, schema)
+    if named.text is None or (arguments is not None and not isinstance(arguments, dict)):
+        return {} if arguments is None else arguments
     # of a skill that is not known here, the argument is probably called so
-    place = find_text_place(schema, given) if schema is not None else None if given else "text"
+    place = find_text_place(schema, arguments) if schema is not None else None if arguments else "text"
     if place is not None:
-        return {**(given or {}), place: named.text}
-    if given is not None or not named.text.strip():
-        return given or {}
+        return {**(arguments or {}), place: named.text}
+    if arguments is not None or not named.text.strip():
+        return arguments or {}
     if schema is not None and not schema.get("required"):
         return {}
     raise invalid_parameters(
@@ -133,12 +133,16 @@ def _read_arguments(named: Named, skill: Skill | None, schema: Mapping[str, Any]
 
 
 def _with_files(named: Named, schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    given = named.arguments or {}
-    if not isinstance(given, dict) or FILES in given or FILES not in (schema or {}).get("properties", {}):
+    arguments = named.arguments or {}
+    if (
+        not isinstance(arguments, dict)
+        or FILES in arguments
+        or FILES not in (schema or {}).get("properties", {})
+    ):
         raise content_type_not_supported(
             f"the skill takes no files: its input schema has no property {FILES!r}; send text and data parts"
         )
-    return {**given, FILES: [dict(file) for file in named.files]}
+    return {**arguments, FILES: [dict(file) for file in named.files]}
 
 
 def read_answer(message: IncomingMessage, schema: Mapping[str, Any]) -> Any:
@@ -187,9 +191,9 @@ def render_result(value: Any, parts: Iterable[Part]) -> list[dict[str, Any]]:
 
     A value that only repeats the parts, for endpoints without parts, is left out.
     """
-    given = tuple(parts)
-    rendered = [render_part(part) for part in given]
-    if not is_made_of_parts(value, given):
+    listed = tuple(parts)
+    rendered = [render_part(part) for part in listed]
+    if not is_made_of_parts(value, listed):
         rendered.append({"text": value} if isinstance(value, str) else {"data": value})
     return rendered
 
@@ -226,9 +230,9 @@ def with_whole_numbers(value: Any) -> Any:
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):
-        return {key: with_whole_numbers(one) for key, one in value.items()}
+        return {key: with_whole_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [with_whole_numbers(one) for one in value]
+        return [with_whole_numbers(inner) for inner in value]
     return value
 
 

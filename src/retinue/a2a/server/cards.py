@@ -52,8 +52,8 @@ class CardEndpoint:
             "vary": VARY,
             "last-modified": self._served_since(tag),
         }
-        asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
-        if "*" in asked or tag in asked:
+        known_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+        if "*" in known_tags or tag in known_tags:
             return Response(status_code=304, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 

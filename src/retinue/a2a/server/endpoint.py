@@ -170,10 +170,11 @@ class _Exchange:
 
     async def list_push(self) -> Any:
         task_id = read_id(read_params(self._params), "taskId")
-        found = [
-            self._show_push(task_id, *one) for one in await self._tasks.list_push(task_id, self._caller())
+        configs = [
+            self._show_push(task_id, *config)
+            for config in await self._tasks.list_push(task_id, self._caller())
         ]
-        return found if self._legacy else {"configs": found, "nextPageToken": ""}
+        return configs if self._legacy else {"configs": configs, "nextPageToken": ""}
 
     async def delete_push(self) -> Any:
         params = read_params(self._params)
@@ -191,9 +192,9 @@ class _Exchange:
         """The caller, with the trace of the headers and of the metadata."""
         headers = self._identity.headers
         trace = parse_raw_trace_headers(headers)
-        for one in metadata:
-            if isinstance(one, Mapping) and one:
-                trace = merge_traces(trace, parse_trace_meta(one))
+        for document in metadata:
+            if isinstance(document, Mapping) and document:
+                trace = merge_traces(trace, parse_trace_meta(document))
         key, version = headers.get(b"idempotency-key"), headers.get(b"x-retinue-version")
         if key is not None and not 0 < len(key) <= MAX_KEY_LENGTH:
             raise InvalidRequestError(

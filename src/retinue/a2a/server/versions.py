@@ -9,8 +9,8 @@ VERSION_HEADER = "a2a-version"
 
 def read_version(header: str, query_string: bytes) -> str:
     """The version that the client asks for; "" = it names none."""
-    if asked := header.strip():
-        return asked
+    if version := header.strip():
+        return version
     if VERSION_HEADER.encode() not in query_string.lower():
         return ""
     parameters = parse_qs(query_string.decode("latin-1"))

@@ -41,7 +41,7 @@ _LISTS = ("tags", "capabilities", "representativeQueries")
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Who publishes the catalog: a domain for its identifiers, a name, and the hub's URL without a slash."""
+    """The publisher of the catalog: a domain for its identifiers, a name, and the hub's URL without slash."""
 
     domain: str
     name: str

@@ -109,8 +109,8 @@ def parse_results(body: bytes, source: str) -> list[CatalogEntry]:
     for value in results[:MAX_PAGE]:
         entry = parse_entry(value)
         if entry is not None:
-            told = value.get("score")
-            score = round(told) if isinstance(told, int | float) and not isinstance(told, bool) else 0
+            number = value.get("score")
+            score = round(number) if isinstance(number, int | float) and not isinstance(number, bool) else 0
             origin = value.get("source")
             is_url = isinstance(origin, str) and origin.startswith(("http://", "https://"))
             hits.append({**entry, "score": max(0, min(100, score)), "source": origin if is_url else source})
@@ -135,8 +135,8 @@ def matches(entry: CatalogEntry, required_values: Mapping[str, tuple[str, ...]])
 
 def parse_visited(header: str | None) -> tuple[str, ...]:
     """The registries that a search has passed through."""
-    ids = [one.strip() for one in (header or "").split(",")]
-    return tuple(one for one in ids if _ID.fullmatch(one))[:MAX_VISITED]
+    ids = [registry_id.strip() for registry_id in (header or "").split(",")]
+    return tuple(registry_id for registry_id in ids if _ID.fullmatch(registry_id))[:MAX_VISITED]
 
 
 def _values_at(entry: CatalogEntry, path: str) -> list[str]:
@@ -144,9 +144,9 @@ def _values_at(entry: CatalogEntry, path: str) -> list[str]:
         return [publisher_of(entry)]
     level: list[Any] = [entry]
     for part in path.split("."):
-        level = [one[part] for one in level if isinstance(one, Mapping) and part in one]
-        level = [inner for one in level for inner in (one if isinstance(one, list) else [one])]
-    return [one if isinstance(one, str) else orjson.dumps(one).decode() for one in level]
+        level = [value[part] for value in level if isinstance(value, Mapping) and part in value]
+        level = [inner for value in level for inner in (value if isinstance(value, list) else [value])]
+    return [value if isinstance(value, str) else orjson.dumps(value).decode() for value in level]
 
 
 def _parse_filter(value: Any) -> dict[str, tuple[str, ...]]:
@@ -157,9 +157,11 @@ def _parse_filter(value: Any) -> dict[str, tuple[str, ...]]:
     filters = {}
     for path, accepted in value.items():
         values = accepted if isinstance(accepted, list) else [accepted]
-        if len(values) > MAX_VALUES or not all(isinstance(one, str | int | float) for one in values):
+        if len(values) > MAX_VALUES or not all(isinstance(option, str | int | float) for option in values):
             raise _refuse(f"query.filter.{path[:60]}", f"it is no list of at most {MAX_VALUES} values")
-        filters[path] = tuple(one if isinstance(one, str) else orjson.dumps(one).decode() for one in values)
+        filters[path] = tuple(
+            option if isinstance(option, str) else orjson.dumps(option).decode() for option in values
+        )
     return filters
 
 

@@ -46,7 +46,7 @@ def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> Non
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL", *columns),
             [
                 (
-                    row["name"],
+                    row.get("full_name") or row["name"],
                     row.get("version"),
                     _render_status(row),
                     _render_skills(row.get("skills"), shows_skills),
@@ -66,7 +66,8 @@ def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> Non
         if row.get("last_error"):
             warn(f"{row['name']}: {row['last_error']}")
         if row.get("exam", {}).get("result") == "failed":
-            warn(f"{row['name']} failed its exam: {'; '.join(row['exam']['problems'])}")
+            problems = "; ".join(row["exam"].get("problems", ()))
+            warn(f"{row['name']} failed its exam{': ' if problems else ''}{problems}")
     warn_missing(reply)
 
 
@@ -103,6 +104,7 @@ def show(name: str, markdown: bool, hub: str | None, as_json: bool) -> None:
         "maintainer": card.get("maintainer"),
         "last error": listing.get("last_error"),
         "deprecated": listing.get("deprecated"),
+        "exam": _render_exam(reply.get("exam")),
     }
     for label, value in facts.items():
         if value:
@@ -121,6 +123,17 @@ def show(name: str, markdown: bool, hub: str | None, as_json: bool) -> None:
                 for skill in card["skills"]
             ],
         )
+
+
+def _render_exam(exam: Mapping[str, Any] | None) -> str:
+    """The result of the entrance exam, with what failed or why nothing was asked; "" without exams."""
+    if exam is None:
+        return ""
+    calls = f"{exam['calls']} calls" if "calls" in exam else ""
+    age = describe_age(str(exam["at"])) if "at" in exam else ""
+    facts = ", ".join(filter(None, (calls, age)))
+    result = str(exam["result"]).replace("_", " ") + (f" ({facts})" if facts else "")
+    return ": ".join(filter(None, (result, "; ".join(exam.get("problems", ())))))
 
 
 def _render_document(name: str, card: Mapping[str, Any]) -> str:

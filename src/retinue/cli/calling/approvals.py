@@ -112,13 +112,13 @@ def approve(
             raise click.UsageError("--free, --until and --yes need --similar")
         _answer(approval, "yes", "", hub, as_json)
         return
-    asked = {"approval": approval, "free": list(free), "until": until}
-    draft = ask_hub("approve_similar", asked, hub, as_owner=True)
+    arguments = {"approval": approval, "free": list(free), "until": until}
+    draft = ask_hub("approve_similar", arguments, hub, as_owner=True)
     if not as_json:
         click.echo(draft["rule"])
     if not yes:
         click.confirm("Store this policy and approve the call?", abort=True, err=True)
-    shown = {**asked, "until": draft["until"], "rule": draft["rule"]}
+    shown = {**arguments, "until": draft["until"], "rule": draft["rule"]}
     row = ask_hub("approve_similar", shown, hub, as_owner=True)
     if as_json:
         print_json(row)

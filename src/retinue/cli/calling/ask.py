@@ -72,21 +72,21 @@ def ask(
         raise click.UsageError("--any belongs to --capabilities")
     if delegate is not None and (is_summary or action is not None or is_any):
         raise click.UsageError("--delegate can be combined with --capabilities only")
-    wanted = [word.strip() for word in (capabilities or "").split(",") if word.strip()]
-    if capabilities is not None and not wanted:
+    skills = [word.strip() for word in (capabilities or "").split(",") if word.strip()]
+    if capabilities is not None and not skills:
         raise click.UsageError("--capabilities names none")
-    given: Json = {}
+    arguments: Json = {}
     if delegate is not None:
-        given = read_object(delegate[1], "arguments")
-        wanted = list(dict.fromkeys((*wanted, delegate[0])))
+        arguments = read_object(delegate[1], "arguments")
+        skills = list(dict.fromkeys((*skills, delegate[0])))
     query: Json = {"query_type": "summary"}
     if action is not None:
         query = {"query_type": "action_details", "query_parameters": {"action_name": action}}
-    elif wanted:
-        asked = {"capabilities": wanted, "match_type": "any" if is_any else "all"}
-        query = {"query_type": "specific", "query_parameters": asked}
+    elif skills:
+        parameters = {"capabilities": skills, "match_type": "any" if is_any else "all"}
+        query = {"query_type": "specific", "query_parameters": parameters}
     query |= {"agent": "*" if is_all else list(agents), "timeout_s": timeout_s}
-    call = None if delegate is None else (delegate[0], given)
+    call = None if delegate is None else (delegate[0], arguments)
     reply, value = run_command(_ask(query, timeout_s, call, hub))
     best = _best_of(reply)
     if call is not None and best is not None:

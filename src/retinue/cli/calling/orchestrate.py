@@ -67,7 +67,7 @@ def orchestrate(
     text = sys.stdin.read() if prompt == "-" else prompt
     preferences = {"agent": agent, "workflow": workflow, "role": role, "cache": cache}
     options = {"timeout": timeout_ms, "retries": retries, "parallel": parallel}
-    asked = {
+    arguments = {
         "prompt": text,
         "preferences": _given(preferences),
         "options": _given(options),
@@ -77,7 +77,7 @@ def orchestrate(
 
     is_terminal = sys.stderr.isatty() and sys.stdout.isatty()
     channel = TerminalChannel(asks=False, shows_text=is_terminal and not as_json)
-    result = run_command(_orchestrate(asked, timeout_ms / 1000 + _ALLOWANCE_S, hub, channel))
+    result = run_command(_orchestrate(arguments, timeout_ms / 1000 + _ALLOWANCE_S, hub, channel))
     if as_json:
         print_json(result)
         return

@@ -57,12 +57,16 @@ def _print_known(rows: list[dict[str, Any]]) -> None:
                 row.get("latency_ms", {}).get("p95", ""),
                 row.get("exam", ""),
                 row.get("age_days", ""),
-                clean(row["reason"]) if "reason" in row else f"{row['weight']:.2f}",
+                clean(row["reason"]) if "reason" in row else _render_weight(row),
             )
             for row in rows
         ],
         cut="WEIGHT",
     )
+
+
+def _render_weight(row: dict[str, Any]) -> str:
+    return f"{row['weight']:.2f}" + (", of another version of the card" if "earlier" in row else "")
 
 
 def _render_failures(row: dict[str, Any]) -> str:

@@ -49,8 +49,8 @@ def runs(
     --follow shows each step as it ends, then prints the output; Ctrl-C does not stop the run.
     """
     if run is None:
-        asked = {"status": status, "workflow": workflow, "limit": limit}
-        reply = ask_hub("list_runs", {key: value for key, value in asked.items() if value}, hub)
+        arguments = {"status": status, "workflow": workflow, "limit": limit}
+        reply = ask_hub("list_runs", {key: value for key, value in arguments.items() if value}, hub)
         is_filtered = status is not None or workflow is not None
         _print_list(reply, as_json, is_filtered=is_filtered)
     elif follow:
@@ -147,8 +147,8 @@ def signal(run: str, topic: str, value: str, step: str | None, hub: str | None, 
 
     VALUE is parsed as JSON, otherwise taken as a string.
     """
-    asked = {"run": run, "topic": topic, "value": _read_value(value)}
-    reply = ask_hub("signal_run", asked if step is None else asked | {"step": step}, hub)
+    arguments = {"run": run, "topic": topic, "value": _read_value(value)}
+    reply = ask_hub("signal_run", arguments if step is None else arguments | {"step": step}, hub)
     if as_json:
         print_json(reply)
     elif reply["step"] is None:
@@ -220,9 +220,13 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {describe_log_line(line)}"
     if "error" in shown:
         yield f"error: {clean(shown['error']['message'])}"
-        for one in shown["error"].get("data", {}).get("compensated", ()):
-            ended = "undone" if one["ok"] else f"not undone: {clean(one['error'].get('message'))}"
-            yield f"  {one['step']}  {ended}"
+        for compensation in shown["error"].get("data", {}).get("compensated", ()):
+            ended = (
+                "undone"
+                if compensation["ok"]
+                else f"not undone: {clean(compensation['error'].get('message'))}"
+            )
+            yield f"  {compensation['step']}  {ended}"
         if shown["status"] == "limited":
             limited = shown["error"]["data"]["cause"]
             yield f"  last answer: {_shorten(limited['data'].get('answer'))}"

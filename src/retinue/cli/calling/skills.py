@@ -183,7 +183,7 @@ def call(
     limit pauses while you answer. Text is printed while a skill writes it; a result that was printed so is
     not printed again.
     """
-    given = read_object(arguments, "arguments")
+    fields = read_object(arguments, "arguments")
     channel = None
     if sys.stderr.isatty() if is_interactive is None else is_interactive:
         from retinue.cli.terminal_channel import TerminalChannel
@@ -194,7 +194,7 @@ def call(
         channel = TerminalChannel(asks=asks, shows_text=shows_text)
     asked = _call(
         skill,
-        given,
+        fields,
         hub,
         channel=channel,
         agent=agent,

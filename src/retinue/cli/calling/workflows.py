@@ -175,7 +175,7 @@ async def _inspect_without_mesh(file: str) -> list[Json]:
         return KnownSkill()
 
     findings = await inspect_with_mesh(load(read_definition(Path(file)), source=file), {}, know_nothing)
-    return [_render(one.fault) | {"blocks_run": one.blocks} for one in findings]
+    return [_render(finding.fault) | {"blocks_run": finding.blocks} for finding in findings]
 
 
 def _draw(row: Json) -> Iterator[str]:

@@ -130,7 +130,7 @@ async def _open(
 
 
 def _read_prompts() -> Iterator[str]:
-    """What the person types; Ctrl-C drops the line, and Ctrl-D ends."""
+    """The line that the person types; Ctrl-C drops the line, and Ctrl-D ends."""
     with suppress(ImportError):
         import readline  # noqa: F401 - input() then edits lines and keeps a history
 

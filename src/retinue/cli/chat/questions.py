@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from retinue.cli.chat.turn import describe_wait
 from retinue.cli.terminal_channel import ReadLine, TerminalChannel
 from retinue.core.errors import InputRefusedError, RetinueError
 
@@ -84,3 +83,11 @@ class Questions:
 
 def _say(text: str) -> None:
     click.echo(f"  {''.join(c for c in text if c.isprintable())}", err=True)
+
+
+def describe_wait(run: str, facts: Mapping[str, Any]) -> str:
+    """A question of a run, and the command that answers it."""
+    if "approval" in facts:
+        return f"{facts.get('message')} — answer: retinue approvals approve {facts['approval']}, or deny"
+    question = facts.get("message") or f"waits for {facts['topic']}"
+    return f"{question} — answer: retinue signal {run} {facts['topic']} VALUE"

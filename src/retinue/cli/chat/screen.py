@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -14,11 +15,33 @@ from retinue.core.usage import add_usage
 
 if TYPE_CHECKING:
     from retinue.cli.chat.partner import Partner
-    from retinue.cli.chat.turn import TurnEnd
     from retinue.client.updates import RunUpdate
 
 _CALL = "call-"
 """Begins the last part of the path of a tool call, whose text is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """How a turn ended; ``output`` is the answer, of a limited turn the last one."""
+
+    run: str
+    status: Literal["done", "limited", "cancelled"]
+    output: Any = None
+    usage: Mapping[str, Any] | None = None
+    duration_s: float = 0.0
+    remedy: str = ""
+
+    def to_json(self, prompt: str, session: str) -> dict[str, Any]:
+        """The turn as one line of ``--json``."""
+        shown = {
+            "prompt": prompt,
+            "status": self.status,
+            "output": self.output,
+            "run": self.run,
+            "session": session,
+        }
+        return shown | ({"usage": dict(self.usage)} if self.usage else {})
 
 
 class Screen:

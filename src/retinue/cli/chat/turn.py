@@ -7,9 +7,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from retinue.cli.chat.questions import describe_wait
+from retinue.cli.chat.screen import TurnEnd
 from retinue.client.run_handle import RunHandle
 from retinue.core.errors import InvalidRequestError, LimitedError, RetinueError, UnknownRunError
 from retinue.core.remote_faults import rebuild_error
@@ -31,29 +32,6 @@ _LONGEST_LOOK_S = 0.5
 """How long the start of a run is waited for between two looks."""
 
 _LAST_EVENTS_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
-    """How a turn ended; ``output`` is the answer, of a limited turn the last one."""
-
-    run: str
-    status: Literal["done", "limited", "cancelled"]
-    output: Any = None
-    usage: Mapping[str, Any] | None = None
-    duration_s: float = 0.0
-    remedy: str = ""
-
-    def to_json(self, prompt: str, session: str) -> dict[str, Any]:
-        """The turn as one line of ``--json``."""
-        shown = {
-            "prompt": prompt,
-            "status": self.status,
-            "output": self.output,
-            "run": self.run,
-            "session": session,
-        }
-        return shown | ({"usage": dict(self.usage)} if self.usage else {})
 
 
 class Turns:
@@ -186,14 +164,6 @@ class _Following:
                 self._asking[update.step] = asyncio.create_task(asking)
         elif (task := self._asking.pop(update.step, None)) is not None:
             task.cancel()
-
-
-def describe_wait(run: str, facts: Mapping[str, Any]) -> str:
-    """A question of a run, and the command that answers it."""
-    if "approval" in facts:
-        return f"{facts.get('message')} — answer: retinue approvals approve {facts['approval']}, or deny"
-    question = facts.get("message") or f"waits for {facts['topic']}"
-    return f"{question} — answer: retinue signal {run} {facts['topic']} VALUE"
 
 
 def _read_end(run: str, outcome: Outcome, partner: Partner, duration_s: float) -> TurnEnd:

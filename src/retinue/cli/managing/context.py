@@ -75,11 +75,11 @@ def list_contexts(as_json: bool) -> None:
         *(
             {
                 "name": name,
-                "url": one.url,
-                "token": one.token is not None,
+                "url": context.url,
+                "token": context.token is not None,
                 "in_use": name == contexts.current,
             }
-            for name, one in contexts.by_name.items()
+            for name, context in contexts.by_name.items()
         ),
     ]
     if as_json:

@@ -38,19 +38,21 @@ def accept(name: str, show: bool) -> None:
     """Accept the tools of NAME that have changed or are new."""
     from retinue.mesh.pins import describe_change
     from retinue.runtime.commands.imports import unknown_import
-    from retinue.runtime.imports.files import open_pins, read_imports
+    from retinue.runtime.imports.files import find_members, open_pins
 
     session = open_session()
-    if name not in read_imports(session.settings, session.state):
+    members = find_members(session.settings, session.state, name)
+    if not members:
         raise unknown_import(name)
     pins = open_pins(session.settings, session.state)
-    if show and (changes := pins.list_changes(name)):
-        for tool, (before, after) in changes.items():
+    changes = [change for member in members for change in pins.list_changes(member.pinned).items()]
+    if show and changes:
+        for tool, (before, after) in changes:
             say(f"{tool}, {'new' if before is None else 'changed'}:")
             for line in describe_change(before, after, lines=_SHOWN_LINES).splitlines():
                 say(line)
         return
-    names = [] if show else pins.accept(name)
+    names = [] if show else [tool for member in members for tool in pins.accept(member.pinned)]
     say(f"accepted: {', '.join(map(clean, names))}" if names else "nothing waits to be accepted")
 
 
@@ -73,22 +75,23 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
     """
     from retinue.runtime.commands.imports import unknown_import
     from retinue.runtime.imports.browser_login import log_in, show_page
-    from retinue.runtime.imports.files import read_imports
+    from retinue.runtime.imports.files import read_import
     from retinue.runtime.imports.logins import LoginFile
     from retinue.settings import environment
     from retinue.storage.state import find_hub_url
 
     session = open_session()
-    table = read_imports(session.settings, session.state).get(name)
-    if table is None:
+    known = read_import(session.settings, session.state, name)
+    if known is None:
         raise unknown_import(name)
+    member, table = known
     if table.url is None:
         raise InvalidSettingError(name, "it has no url", remedy="only servers over HTTP ask for a login")
     if any(key.lower() == "authorization" for key in table.headers):
         raise InvalidSettingError(
             name, "its headers have a token already", remedy="import it again without the header"
         )
-    file = LoginFile(session.state, name, table.url)
+    file = LoginFile(session.state, member.full_name, table.url)
     rows = run_command(
         log_in(
             name,
@@ -125,13 +128,14 @@ def logout(name: str) -> None:
     stays; log in again: retinue imports login NAME
     """
     from retinue.runtime.commands.imports import unknown_import
-    from retinue.runtime.imports.files import read_imports
+    from retinue.runtime.imports.files import read_import
 
     session = open_session()
-    table = read_imports(session.settings, session.state).get(name)
-    if table is None:
+    known = read_import(session.settings, session.state, name)
+    if known is None:
         raise unknown_import(name)
-    if not _log_out(session, name, table):
+    member, table = known
+    if not _log_out(session, member.full_name, table):
         say(f"there was no login at {name}")
 
 
@@ -175,13 +179,13 @@ def _log_out(session: CommandSession, name: str, table: ImportTable) -> bool:
 
 def _list(as_json: bool) -> None:
     from retinue.runtime.commands.imported_agents import list_kept
-    from retinue.runtime.imports.files import open_pins, read_imports
+    from retinue.runtime.imports.files import list_waiting, read_imports
     from retinue.storage.state import find_hub_url
 
     session = open_session()
     kept = read_imports(session.settings, session.state)
     places = {name: describe(table) for name, table in kept.items()} | list_kept(session.state)
-    pins = open_pins(session.settings, session.state)
+    waiting = list_waiting(session.settings, session.state)
     runs = find_hub_url(session.state) is not None
     states, left_out = run_command(_read_states(session)) if places and runs else ({}, {})
     rows: list[dict[str, Any]] = [
@@ -190,7 +194,7 @@ def _list(as_json: bool) -> None:
             "connects_to": place,
             "status": states.get(name, ("-", ""))[0],
             "problem": states.get(name, ("-", ""))[1],
-            "waiting": list(pins.list_waiting(name)),
+            "waiting": waiting.get(name, []),
             "left_out": left_out.get(name, {}),
         }
         for name, place in places.items()
@@ -279,12 +283,12 @@ def say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], Non
 
 
 def place_of(table: ImportTable) -> str:
-    """What an import connects to: a url, or a command with its arguments. It may hold secrets."""
+    """The target of an import: a url, or a command with its arguments. It may hold secrets."""
     return table.url or table.openapi or table.a2a or " ".join([table.command or "", *table.args])
 
 
 def describe(table: ImportTable) -> str:
-    """What an import connects to, with ``***`` in place of passwords and keys."""
+    """The target of an import, with ``***`` in place of passwords and keys."""
     if table.command is not None:
         return " ".join([table.command, *hide_argument_secrets(table.args)])
     return hide_url_secrets(place_of(table))

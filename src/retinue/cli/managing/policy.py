@@ -61,7 +61,7 @@ def check(
         print_json({"policies": len(policies.policies), "digest": policies.digest, "findings": findings})
     else:
         if findings:
-            rows = [(clean(one["policy"]), clean(one["problem"])) for one in findings]
+            rows = [(clean(finding["policy"]), clean(finding["problem"])) for finding in findings]
             print_table(("POLICY", "PROBLEM"), rows)
         note(f"{len(policies.policies)} policies are valid ({policies.digest[:19]}…)")
     if findings:

@@ -40,11 +40,12 @@ if TYPE_CHECKING:
 def record_team(
     name: str, output: Path, for_s: float, calls: int, is_agreed: bool, force: bool, as_json: bool
 ) -> None:
-    """Record the calls that you make to a running team.
+    """Record the calls that you make to a running team, and the runs of its workflows that you start.
 
     The trace has the arguments and results of these calls, and the replies of models in them, for retinue
-    replay-team. It has no calls of others. Keys, numbers of cards and accounts, mail addresses, phone numbers
-    and the values of the team's secrets are masked. Only you can read the file. Read it before you pack it.
+    replay-team. It has no calls of others, and no run that has not ended when the recording ends. Keys,
+    numbers of cards and accounts, mail addresses, phone numbers and the values of the team's secrets are
+    masked. Only you can read the file. Read it before you pack it.
     """
     trace = run_command(_record(name, output, for_s, calls, is_agreed, force))
     masked = sum(bool(call.masked) for call in trace.calls)
@@ -62,6 +63,7 @@ def record_team(
 async def _record(
     name: str, output: Path, for_s: float, calls: int, is_agreed: bool, force: bool
 ) -> TeamTrace:
+    from retinue.runtime.commands.client import open_client
     from retinue.runtime.commands.teams.commands import refuse_existing
     from retinue.runtime.commands.teams.recording import RecordOptions, find_running, record_calls
     from retinue.storage.files import replace_file, storage_errors
@@ -72,7 +74,8 @@ async def _record(
     refuse_existing(output, force=force)
     if not is_agreed:
         _ask_to_record(name, output, for_s)
-    trace = await record_calls(session.state, team, RecordOptions(for_s, calls), note)
+    async with open_client(session.settings, session.state) as client:
+        trace = await record_calls(session.state, client, team, RecordOptions(for_s, calls), note)
     with storage_errors(output):
         replace_file(output, render_trace(trace), mode=0o600)
     return trace
@@ -80,7 +83,8 @@ async def _record(
 
 def _ask_to_record(name: str, output: Path, for_s: float) -> None:
     """Show what is recorded and ask; exits with 2 where there is no terminal."""
-    note(f"records for {for_s:g} s the calls that the owner of this state makes to the agents of {name}:")
+    note(f"records for {for_s:g} s the calls that the owner of this state makes to the agents of {name},")
+    note("  and the runs of its workflows that the owner starts:")
     note("  arguments, results, and the replies of models; no calls of others")
     note("  keys, cards, accounts, mail addresses, phone numbers and secrets of the team are masked")
     note(f"  into {output}, which only you can read")

@@ -128,6 +128,9 @@ def team(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"teams": rows})
         return
+    if name is None and not rows:
+        note("no team was started here; start one: retinue up REF")
+        return
     if name is None:
         shown = [
             (

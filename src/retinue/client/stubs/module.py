@@ -112,7 +112,7 @@ class Difference:
 
 
 def compare_modules(kept: str, new: str) -> Difference | None:
-    """What differs between the module that is kept and the new one; None for equal texts."""
+    """The differences between the module that is kept and the new one; None for equal texts."""
     if kept == new:
         return None
     before, now = (dict(_MARK.findall(text)) for text in (kept, new))

@@ -119,7 +119,9 @@ class Section:
             yield f"    **arguments: {keywords},"
         yield f") -> {self.result_type}:"
         fields = () if self.arguments is None else self.arguments.fields
-        for line in render_docstring(skill.description, ((one.name, one.description) for one in fields)):
+        for line in render_docstring(
+            skill.description, ((field.name, field.description) for field in fields)
+        ):
             yield f"    {line}".rstrip()
         chosen = {} if skill.agent is None else {"agent": render_string(skill.agent)}
         chosen |= {name: name for name in options}
@@ -133,7 +135,7 @@ class Section:
         """The type of the keywords; "" for no parameters, None where the arguments are a mapping."""
         if self.arguments is None:
             return "" if _takes_nothing(self.skill.input_schema) else None
-        names = [one.name for one in self.arguments.fields]
+        names = [field.name for field in self.arguments.fields]
         if all(is_identifier(name) and name not in options for name in names):
             return f"Unpack[{self.arguments.name}]"
         return None
@@ -199,14 +201,14 @@ def _render_declaration(declaration: Declaration, *, has_comments: bool) -> Iter
         yield f"class {declaration.name}(TypedDict):"
     else:
         yield f"{declaration.name} = TypedDict({render_string(declaration.name)}, {{"
-    for one in fields:
-        if has_comments and (comment := render_comment(one.description)):
+    for field in fields:
+        if has_comments and (comment := render_comment(field.description)):
             yield f"    # {comment}"
-        kind = one.type if one.is_required else f"NotRequired[{one.type}]"
+        kind = field.type if field.is_required else f"NotRequired[{field.type}]"
         yield (
-            f"    {one.name}: {kind}"
+            f"    {field.name}: {kind}"
             if is_class
-            else f"    {render_string(one.name)}: {render_string(kind)},"
+            else f"    {render_string(field.name)}: {render_string(kind)},"
         )
     if not is_class:
         yield "})"
@@ -214,7 +216,8 @@ def _render_declaration(declaration: Declaration, *, has_comments: bool) -> Iter
 
 def _can_be_class(fields: Sequence[Field]) -> bool:
     """Whether the fields can be written in a class, where a field hides a type of the same name."""
-    types = {"NotRequired", *(word for one in fields for word in _WORD.findall(one.type))}
+    types = {"NotRequired", *(word for field in fields for word in _WORD.findall(field.type))}
     return all(
-        is_identifier(one.name) and not one.name.startswith("__") and one.name not in types for one in fields
+        is_identifier(field.name) and not field.name.startswith("__") and field.name not in types
+        for field in fields
     )

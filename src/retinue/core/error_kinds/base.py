@@ -36,7 +36,7 @@ class Problem:
 
 def read_problems(problems: Sequence[Problem | str]) -> tuple[Problem, ...]:
     """The problems; a text is a problem of the whole value."""
-    return tuple(Problem("", one) if isinstance(one, str) else one for one in problems)
+    return tuple(Problem("", problem) if isinstance(problem, str) else problem for problem in problems)
 
 
 def join_problems(problems: Sequence[Problem]) -> str:

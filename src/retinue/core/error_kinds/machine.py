@@ -154,7 +154,7 @@ class TeamRefusedError(RegistryError):
     """A team that is not run or not read; ``reason`` is a stable word for why.
 
     It is unsigned, key_unknown, changed, not_a_team, path_refused, too_large, downgrade, data, requires,
-    platform, not_consented, tools_differ, check_failed or name_taken.
+    platform, not_consented, tools_differ, check_failed, nodes or name_taken.
     """
 
     type = "team_refused"

@@ -315,17 +315,17 @@ def _read_call(
     shown_arguments = room.show(_indent(arguments))
     question = _find_question(steps, f"/call-{number}")
     step = steps.get(f"call-{number}")
-    if step is None and name == FIND_SKILLS and (found := steps.get("found")) is not None:
-        hits = found.get("output")
+    if step is None and name == FIND_SKILLS and (search := steps.get("found")) is not None:
+        hits = search.get("output")
         listed = "\n".join(hits) if hits else "Nothing new."
         return ShownCall(
             name,
-            str(found.get("status") or "done"),
-            path=found["step"],
+            str(search.get("status") or "done"),
+            path=search["step"],
             hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             result=room.show(listed) if hits is not None else None,
-            duration_ms=found.get("duration_ms"),
+            duration_ms=search.get("duration_ms"),
         )
     if step is None and name == READ_RESULT and (read := steps.get("read")) is not None:
         parts = (read.get("output") or {}).get("parts", ())

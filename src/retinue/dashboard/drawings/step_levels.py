@@ -101,8 +101,8 @@ def make_level(
     shown = steps[start : start + PAGE]
     room = MAX_ROWS - len(shown)
     placed: list[ShownStep] = []
-    for one in shown:
-        step = _fold(one, 0, room)
+    for row in shown:
+        step = _fold(row, 0, room)
         room -= sum(1 for _ in _iterate(step.below))
         placed.append(step)
     statuses = [_status_within(step) for step in steps]

@@ -41,7 +41,9 @@ def _span(facts: Mapping[str, Any], end: float) -> tuple[float, float] | None:
     spans = [span for inner in facts.get("steps") or [] if (span := _span(inner, end)) is not None]
     if (started := facts.get("started_at")) is not None:
         duration_ms = facts.get("duration_ms")
-        attempts = [one for one in facts.get("attempts") or [] if one.get("duration_ms") is not None]
+        attempts = [
+            attempt for attempt in facts.get("attempts") or [] if attempt.get("duration_ms") is not None
+        ]
         if attempts:
             last = attempts[-1]
             spans.append((started, last["started_at"] + last["duration_ms"] / 1000))

@@ -69,7 +69,7 @@ class _Plan:
     request: OrchestrationRequest
     loaded: Loaded
     definition: Definition
-    given: Any
+    run_input: Any
     choice: Selection | None
     warnings: list[str]
     key: str = ""
@@ -325,7 +325,9 @@ class Orchestration:
         versions = sorted(by_id.values())
         rights = [principal.kind, principal.id, *sorted(principal.scopes)]
         hidden = [] if view is None else sorted(view.closed)
-        return cache_key(plan.request.tool, plan.definition.to_json(), plan.given, rights, hidden, versions)
+        return cache_key(
+            plan.request.tool, plan.definition.to_json(), plan.run_input, rights, hidden, versions
+        )
 
     # Running
 
@@ -423,7 +425,7 @@ class Orchestration:
         started = await self._starter.start(
             plan.loaded,
             plan.definition,
-            plan.given,
+            plan.run_input,
             ctx.principal,
             trace,
             run=run,
@@ -431,8 +433,10 @@ class Orchestration:
             choice=plan.choice,
             watches=ctx.has_progress_listener,
         )
-        if plan.choice is not None:  # words have chosen the workflow, and so the skills
-            self._history.note_run(ctx.principal, plan.request.prompt, started.record.id)
+        # the words of a prompt choose the skills with the workflow, else in steps of roles only
+        self._history.note_run(
+            ctx.principal, plan.request.prompt, started.record.id, only_roles=plan.choice is None
+        )
         return started
 
     async def _finish(
@@ -486,7 +490,7 @@ def _has_effects(definition: Definition) -> bool:
 
 def _is_same(record: RunRecord, plan: _Plan) -> bool:
     """Whether a run answers the request; its agents may have been chosen otherwise at the time."""
-    return record.request.name == plan.name and record.request.input == plan.given
+    return record.request.name == plan.name and record.request.input == plan.run_input
 
 
 def _retrieve(started: asyncio.Future[StartedRun]) -> None:

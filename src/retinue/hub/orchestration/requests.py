@@ -37,7 +37,7 @@ _EXPRESSION = "${{"
 
 @dataclass(frozen=True, slots=True)
 class OrchestrationRequest:
-    """One request; ``given`` is the prompt, or for a workflow of the caller's own any value.
+    """One request; ``run_input`` is the prompt, or for a workflow of the caller's own any value.
 
     ``reads_cache`` and ``keeps`` = whether an answer may be taken from the cache, and put there. ``context``
     goes to the agents, ``echoed`` only to the run. ``is_tied`` = the run, which has an id, ends
@@ -46,7 +46,7 @@ class OrchestrationRequest:
 
     tool: str
     workflow: str | Json
-    given: Any
+    run_input: Any
     agent: str = AUTO
     role: str = AUTO
     reads_cache: bool = False
@@ -64,7 +64,7 @@ class OrchestrationRequest:
     @property
     def prompt(self) -> str:
         """The prompt: the given text, or the property ``prompt`` of a given object; "" for neither."""
-        prompt = self.given.get("prompt") if isinstance(self.given, Mapping) else self.given
+        prompt = self.run_input.get("prompt") if isinstance(self.run_input, Mapping) else self.run_input
         return prompt if isinstance(prompt, str) else ""
 
 
@@ -107,11 +107,11 @@ def is_open(agent: str | None) -> bool:
     return agent is None or agent == AUTO or _EXPRESSION in agent
 
 
-def role_of(written: str | None, asked: str) -> str:
+def role_of(written: str | None, default: str) -> str:
     """The role of a step as written, or the one asked for where it is computed at run time."""
     if written is not None and written != AUTO and _EXPRESSION not in written:
         return written
-    return DEFAULT_ROLE if asked == AUTO or written is None else asked
+    return DEFAULT_ROLE if default == AUTO or written is None else default
 
 
 def set_role(definition: Definition, role: str) -> Definition | None:
@@ -232,7 +232,7 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     A text that is a JSON object is that object where an object is declared. Context and conversation are
     added to the prompt, as data.
     """
-    run_input = request.given
+    run_input = request.run_input
     declared = definition.input or {}
     takes_object = declared.get("type") == "object" or "properties" in declared
     if isinstance(run_input, str) and takes_object and run_input.lstrip().startswith("{"):

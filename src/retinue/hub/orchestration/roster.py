@@ -93,10 +93,7 @@ class Roster:
     def find_exam(self, listing: Listing, *, with_problems: bool) -> Json | None:
         """The result of the agent's entrance exam; None while no agents are examined."""
         result = self._exams.find(listing)
-        if result is None:
-            return None
-        row: Json = {"result": result.status}
-        return row | {"problems": list(result.problems)} if with_problems and result.problems else row
+        return None if result is None else result.render(with_problems=with_problems)
 
     def may_choose(self, listing: Candidate) -> bool:
         """Whether a call that names no agent may go to this one."""
@@ -126,8 +123,10 @@ class Roster:
             if start:
                 await asyncio.sleep(0)
             opened = self._directory.open_all(entries[start : start + _OPENED])
-            offers = [(one, find_role_skill(one.record, role, principal.scopes)) for one in opened]
-            await decide_lists(view, [(one, skill) for one, skill in offers if skill is not None])
+            offers = [
+                (listing, find_role_skill(listing.record, role, principal.scopes)) for listing in opened
+            ]
+            await decide_lists(view, [(listing, skill) for listing, skill in offers if skill is not None])
             for listing, skill in offers:
                 if skill is None or not is_listed(view, listing, skill):
                     continue

@@ -3,7 +3,9 @@
 Receipts only lower the place of an agent: up to `USUAL_FAILURES` of failed calls change nothing, more of them
 take from the credit of its card. So praise gains nothing, whoever signs it, and an agent without receipts
 keeps its place. Nothing that the agent, its card or its registry says voids a receipt, because the worst
-agents would say it. One issuer alone counts half; two that agree count in full, as much as the weaker one.
+agents would say it. So receipts of a card that was published anew count half for the new one, until their
+issuers have measured that. One issuer alone counts half; two that agree count in full, as much as the weaker
+one.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Any, NamedTuple
 
@@ -31,6 +33,9 @@ EXAM_CALLS = 5
 
 ALONE = 0.5
 """What one issuer counts if no second one agrees."""
+
+EARLIER = 0.5
+"""What a receipt of another version of the card counts."""
 
 CLOCK_SKEW_S = 300.0
 """How far the clocks of two hubs may differ."""
@@ -61,12 +66,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WeighedReceipt:
-    """A receipt with its weight from 0 to 1, and the reason where it is 0."""
+    """A receipt with its weight from 0 to 1, and the reason where it is 0.
+
+    ``is_earlier`` = it is for another version of the card.
+    """
 
     receipt: Receipt
     owner: str
     weight: float
     reason: str = ""
+    is_earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,11 @@ class ReceiptTrust:
 
 @dataclass(slots=True)
 class _Card:
+    """The receipts of a card by issuer; ``sources`` are those that have listed it."""
+
     receipts: dict[str, SignedReceipt] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
+    sources: set[str] = field(default_factory=set)
 
 
 class ReceiptBook:
@@ -112,7 +124,10 @@ class ReceiptBook:
         self._revision = revision
         self._clock = clock
         self._cards: dict[CardPlace, _Card] = {}
-        self._blames: dict[CardPlace, float] = {}
+        self._places: defaultdict[str, set[CardPlace]] = defaultdict(set)
+        """The places of cards by repository."""
+        self._blames: dict[str, dict[tuple[str, str], float]] = {}
+        """The blames by repository, then by source and digest."""
         self._counted: tuple[object, float] | None = None
         self._counted_with: ReceiptTrust | None = None
         self._looked_at = float("-inf")
@@ -131,8 +146,10 @@ class ReceiptBook:
         place: CardPlace,
         receipts: Iterable[SignedReceipt],
         refused: Iterable[Refused] = (),
+        *,
+        source: str = "",
     ) -> bool:
-        """Take what was read of one card; returns whether there is news.
+        """Take what was read of one card that ``source`` lists; returns whether there is news.
 
         Of each issuer the newest receipt stays, also if its registry has it no more. Receipts for another
         card, of unknown keys and forged ones are refused.
@@ -151,11 +168,16 @@ class ReceiptBook:
         card.receipts = {held.receipt.issuer: held for held in kept}
         card.refused = tuple(rejected[:MAX_PER_CARD])
         if card.receipts or card.refused:
-            self._cards[place] = card
+            card.sources.add(source)
+            self._hold(place, card)
             while len(self._cards) > MAX_CARDS:
                 self._forget(next(iter(self._cards)))
-        self._blames.pop(place, None)
+        self._blames.pop(place.repository, None)
         return is_new
+
+    def _hold(self, place: CardPlace, card: _Card) -> None:
+        self._cards[place] = card
+        self._places[place.repository].add(place)
 
     def _find_fault(
         self, signed: SignedReceipt, place: CardPlace, card: _Card, trust: ReceiptTrust, now: float
@@ -175,40 +197,55 @@ class ReceiptBook:
             return "a newer receipt of its issuer is known"
         return ""
 
-    def keep_only(self, places: Collection[CardPlace]) -> None:
-        """Forget the receipts of cards that have gone, and those that are too old."""
+    def keep_only(self, listed: Collection[tuple[str, CardPlace]]) -> None:
+        """Forget the receipts of agents that have gone, and those that are too old.
+
+        ``listed`` are the cards with their sources. A card that was published anew keeps its receipts.
+        """
         oldest = self._clock() - self._trust().max_age_s
+        places = {place for _, place in listed}
+        repositories = {(source, place.repository) for source, place in listed}
         for place, card in list(self._cards.items()):
             for issuer, signed in list(card.receipts.items()):
                 if signed.receipt.ends_at < oldest:
                     del card.receipts[issuer]
-                    self._blames.pop(place, None)
-            if place not in places or not (card.receipts or card.refused):
+                    self._blames.pop(place.repository, None)
+            is_listed = place in places
+            is_earlier = any((source, place.repository) in repositories for source in card.sources)
+            if not (card.receipts and (is_listed or is_earlier)) and not (card.refused and is_listed):
                 self._forget(place)
 
     def _forget(self, place: CardPlace) -> None:
         del self._cards[place]
-        self._blames.pop(place, None)
+        self._places[place.repository].discard(place)
+        if not self._places[place.repository]:
+            del self._places[place.repository]
+        self._blames.pop(place.repository, None)
 
     # weighing
 
     def find(self, agent: Candidate) -> tuple[list[WeighedReceipt], tuple[Refused, ...]]:
-        """The receipts of the version of an agent, and those that were refused at the last reading."""
-        card = self._cards.get(place_of(agent))
-        return ([], ()) if card is None else (self._weigh(card, self._trust()), card.refused)
+        """The receipts of the version of an agent and of earlier ones, and those that were refused last."""
+        if agent.key not in self._places:
+            return [], ()
+        card, trust = self._cards.get(place_of(agent)), self._trust()
+        own = [] if card is None else self._weigh(card, trust)
+        return [*own, *self._weigh_earlier(agent, own, trust)], () if card is None else card.refused
 
     def blame(self, agent: Candidate) -> float:
         """The part of the credit of its card that an agent loses, 0 … 1; 0 without receipts."""
-        place = place_of(agent)
-        card = self._cards.get(place)
-        if card is None or not card.receipts:
+        if agent.key not in self._places:
             return 0.0
         self._forget_changed_keys()
-        if place not in self._blames:
+        place = place_of(agent)
+        blames, version = self._blames.setdefault(agent.key, {}), (agent.source, place.digest)
+        if version not in blames:
             if self._counted_with is None:  # once for all cards, because it reads the file of keys
                 self._counted_with = self._trust()
-            self._blames[place] = sum_up(self._weigh(card, self._counted_with))
-        return self._blames[place]
+            card = self._cards.get(place)
+            own = [] if card is None else self._weigh(card, self._counted_with)
+            blames[version] = sum_up([*own, *self._weigh_earlier(agent, own, self._counted_with)])
+        return blames[version]
 
     def _forget_changed_keys(self) -> None:
         """Weigh anew after a change of the keys, and from time to time, because receipts age."""
@@ -225,6 +262,26 @@ class ReceiptBook:
         now = self._clock()
         return [weigh(signed, trust, now) for signed in card.receipts.values()]
 
+    def _weigh_earlier(
+        self, agent: Candidate, own: Iterable[WeighedReceipt], trust: ReceiptTrust
+    ) -> list[WeighedReceipt]:
+        """The receipts of other versions of a card, for half.
+
+        The more calls of this version their issuer tells of, the less they count.
+        """
+        calls = {weighed.owner: _count_calls(weighed.receipt) for weighed in own if weighed.owner}
+        place = place_of(agent)
+        return [
+            replace(
+                weighed,
+                weight=EARLIER * weighed.weight * PRIOR_CALLS / (calls.get(weighed.owner, 0) + PRIOR_CALLS),
+                is_earlier=True,
+            )
+            for other in self._places.get(place.repository, ())
+            if other != place and agent.source in self._cards[other].sources
+            for weighed in self._weigh(self._cards[other], trust)
+        ]
+
     # storing
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -234,6 +291,7 @@ class ReceiptBook:
                 "repository": place.repository,
                 "digest": place.digest,
                 "receipts": [signed.content.decode() for signed in card.receipts.values()],
+                "sources": sorted(card.sources),
             }
             for place, card in self._cards.items()
             if card.receipts
@@ -246,9 +304,10 @@ class ReceiptBook:
                 place = CardPlace(str(row["repository"]), str(row["digest"]))
                 texts = [text for text in row["receipts"] if len(text) <= MAX_RECEIPT_BYTES]
                 signed = [parse_receipt(text.encode(), where=str(place)) for text in texts]
+                sources = {str(source) for source in row.get("sources", ())}
             except (KeyError, TypeError, AttributeError, MalformedArtifactError, UnicodeEncodeError):
                 continue
-            self._cards[place] = _Card({held.receipt.issuer: held for held in signed})
+            self._hold(place, _Card({held.receipt.issuer: held for held in signed}, sources=sources))
         self._blames.clear()
 
 

@@ -102,6 +102,7 @@ def _render_entry(entry: Entry, book: ReceiptBook) -> list[Json]:
             "issuer": receipt.owner or receipt.receipt.issuer,
             "weight": round(receipt.weight, 3),
             **({"reason": receipt.reason} if receipt.reason else {}),
+            **({"earlier": True} if receipt.is_earlier else {}),
         }
         for receipt in weighed
     ]

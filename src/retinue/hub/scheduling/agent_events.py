@@ -51,7 +51,7 @@ def state_of(directory: Directory, name: str) -> AgentState | None:
 
 
 def name_event(before: str | None, after: str | None, *, was_added: bool) -> str | None:
-    """The event that a change of state is; None if it is none.
+    """The name of the event for a change of state; None for a change that is no event.
 
     An agent whose state was not known is new only where the directory has just added it.
     """
@@ -217,6 +217,6 @@ class AgentEvents:
                     return  # its home knows the token of the owner and the workflow, and starts the run
                 _log.warning("event of an agent starts nothing", trigger=trigger.id, error=error.message)
             while (current := await table.find(trigger.id)) is not None:
-                left = tuple(one for one in current.progress.waiting if one.id != event.id)
+                left = tuple(waiting for waiting in current.progress.waiting if waiting.id != event.id)
                 if await table.change(current, replace(current.progress, waiting=left)):
                     break

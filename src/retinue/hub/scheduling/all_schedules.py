@@ -17,7 +17,7 @@ SCHEDULE = "schedule"
 
 
 class AllSchedules:
-    """What starts workflows by itself: times and events."""
+    """The schedules and triggers that start workflows at times and by events."""
 
     def __init__(self, schedules: ScheduleBook, triggers: TriggerBook, firing: Firing) -> None:
         self._schedules = schedules

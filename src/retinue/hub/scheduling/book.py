@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from retinue.core.call import Principal
-from retinue.core.errors import InvalidRequestError, UnknownScheduleError
+from retinue.core.errors import InvalidRequestError
 from retinue.hub.run_access import reject_limited
 from retinue.hub.scheduling.firing import Firing, own
 from retinue.hub.scheduling.rows import (
     PAUSED_BY,
+    RowBook,
     check_input,
     find_problem,
     make_name,
@@ -31,82 +32,65 @@ from retinue.workflows.definitions.starts import Schedule
 from retinue.workflows.schedules import LastFiring, Progress, StoredSchedule
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.tables.revised import ScheduleTable
+    from retinue.workflows.durable.tables.revised import RevisedTable
 
 Json = dict[str, Any]
 
 Change = Literal["pause", "resume", "remove", "run_now"]
 
 
-class ScheduleBook:
+class ScheduleBook(RowBook[StoredSchedule]):
     """The schedules of a mesh. ``exists`` = whether there may be any, ``wake`` tells the scheduler."""
 
     def __init__(
         self,
-        open_table: Callable[[], Awaitable[ScheduleTable]],
+        open_table: Callable[[], Awaitable[RevisedTable[StoredSchedule]]],
         firing: Firing,
         *,
         exists: Callable[[], bool] = lambda: True,
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._open_table = open_table
-        self._firing = firing
-        self._access = firing.starter.access
-        self._exists = exists
+        super().__init__(open_table, firing, exists)
         self._wake = wake
         self._clock = clock
 
     async def add(
-        self, principal: Principal, workflow: str, name: str | None, given: Json | str | None
+        self, principal: Principal, workflow: str, name: str | None, rule_text: Json | str | None
     ) -> Json:
-        """Add a schedule, or replace one of this name; ``given`` replaces keys of the workflow's own one.
+        """Add a schedule, or replace one of this name; ``rule_text`` replaces keys of the workflow's own one.
 
         Raises InvalidParametersError, NotAllowedError, UnknownWorkflowError, DefinitionError.
         """
         owner = own(principal)
         loaded = await self._firing.starter.library.get(workflow)
         name = make_name(workflow, name)
-        rule = _make_rule(loaded.definition, given)
+        rule = _make_rule(loaded.definition, rule_text)
         if loaded.definition.input is not None:
             rule = rule.model_copy(update={"input": {} if rule.input is None else rule.input})
             check_input(loaded.definition, rule.input)
         digest = await self._firing.digest(loaded)
         table = await self._open_table()
         now = self._clock()
+        stored_id = self._access.stored_id(name, principal)
+        added_at, progress = now, Progress(seen_until=now)
+        former = await table.find(stored_id)
+        if former is not None and former.rule == rule and not former.progress.paused:
+            # its times go on, so none is lost or comes twice where only the workflow has changed
+            added_at, progress = former.added_at, replace(former.progress, broken="")
         schedule = StoredSchedule(
-            id=self._access.stored_id(name, principal),
+            id=stored_id,
             workflow=workflow,
             rule=rule,
             owner=owner,
             digest=digest,
             home=await table.read_home(),
-            added_at=now,
-            progress=Progress(seen_until=now),
+            added_at=added_at,
+            progress=progress,
         )
         await table.put(schedule)
         self._wake()
         return await self._render(schedule, principal)
-
-    async def list_all(self, principal: Principal) -> list[Json]:
-        """The schedules that a caller has access to, each with its next time and what happened last."""
-        reject_limited(principal)
-        if not self._exists():
-            return []
-        table = await self._open_table()
-        home = await table.read_home()
-        return [
-            await self._render(schedule, principal, home=home)
-            for schedule in await table.list_all()
-            if self._may_access(principal, schedule)
-        ]
-
-    async def has(self, principal: Principal, name: str) -> bool:
-        """Whether the caller has a schedule of this name itself."""
-        return (
-            self._exists()
-            and await (await self._open_table()).find(self._access.stored_id(name, principal)) is not None
-        )
 
     async def change(self, principal: Principal, name: str, change: Change) -> Json:
         """Pause, resume or remove a schedule, or start its run now; raises UnknownScheduleError."""
@@ -140,16 +124,6 @@ class ScheduleBook:
         row = await self._render(replace(schedule, progress=progress), principal)
         return row if run is None else row | {"run": self._access.shown_id(run, principal)}
 
-    async def _get(self, table: ScheduleTable, principal: Principal, name: str) -> StoredSchedule:
-        for stored in self._access.list_stored_ids(name, principal):
-            schedule = await table.find(stored)
-            if schedule is not None and self._may_access(principal, schedule):
-                return schedule
-        raise UnknownScheduleError(name)
-
-    def _may_access(self, principal: Principal, schedule: StoredSchedule) -> bool:
-        return self._access.may_act_for(principal, schedule.owner.id, schedule.owner.scopes)
-
     async def _render(self, schedule: StoredSchedule, principal: Principal, *, home: str = "") -> Json:
         rule, progress, now = schedule.rule, schedule.progress, self._clock()
         problem = progress.broken
@@ -176,9 +150,9 @@ class ScheduleBook:
         return row
 
 
-def _make_rule(definition: Definition, given: Json | str | None) -> Schedule:
+def _make_rule(definition: Definition, rule_text: Json | str | None) -> Schedule:
     """The schedule of a definition with the keys that were given; raises InvalidParametersError."""
-    keys: Mapping[str, Any] = {"cron": given} if isinstance(given, str) else given or {}
+    keys: Mapping[str, Any] = {"cron": rule_text} if isinstance(rule_text, str) else rule_text or {}
     own_keys = {} if definition.schedule is None else definition.schedule.model_dump(exclude_defaults=True)
     for key, other in (("cron", "every"), ("every", "cron")):
         if key in keys:

@@ -56,7 +56,7 @@ class EventStarter:
         """
         try:
             loaded = await self._load(table, trigger)
-            given = await _make_input(trigger, event)
+            run_input = await _make_input(trigger, event)
         except NotAllowedError:
             raise  # the reason is that of the trigger, and stored with it
         except RetinueError as error:
@@ -70,7 +70,7 @@ class EventStarter:
             limit = f"{trigger.options.per_minute} events a minute start a run of {trigger.name}"
             raise BusyError(limit, claim.retry_after_s)
         try:
-            started = await self._firing.start(trigger, loaded, run, given, event.trace)
+            started = await self._firing.start(trigger, loaded, run, run_input, event.trace)
         except RetinueError as error:
             if claim.what == "new":
                 await table.release(trigger, event.id)

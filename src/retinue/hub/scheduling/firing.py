@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,8 +47,22 @@ class Firing:
     async def load(self, schedule: Stored, chain: TraceContext | None = None) -> Loaded:
         """The workflow of a schedule; raises RetinueError if it, or one it runs, has changed or is gone.
 
-        ``chain`` = the chain whose workflow it is; None = the workflow that lists show.
+        ``chain`` = the chain whose workflow it is; None = the workflow that lists show. While a team changes
+        its digest, that is the workflow that the owner has seen, of either digest.
         """
+        chains = self.starter.chains
+        if chain is not None or chains is None:
+            return await self._load(schedule, chain)
+        shown, *others = chains.list_choices(self.new_trace())
+        try:
+            return await self._load(schedule, shown)
+        except RetinueError:
+            for other in others:
+                with suppress(RetinueError):
+                    return await self._load(schedule, other)
+            raise
+
+    async def _load(self, schedule: Stored, chain: TraceContext | None) -> Loaded:
         library = self.starter.library_of(chain)
         loaded = await library.get(schedule.workflow)
         if await self.digest(loaded, library) != schedule.digest:
@@ -63,7 +78,7 @@ class Firing:
         return digest_definitions(loaded.definition, bundled.nested)
 
     async def start(
-        self, schedule: Stored, loaded: Loaded, run: str, given: Any, cause: TraceContext | None = None
+        self, schedule: Stored, loaded: Loaded, run: str, run_input: Any, cause: TraceContext | None = None
     ) -> str:
         """Start the run of this id with an input, or find it; returns its stored id. Raises RetinueError.
 
@@ -77,7 +92,7 @@ class Firing:
         started = await self.starter.start(
             loaded,
             loaded.definition,
-            given,
+            run_input,
             schedule.owner.principal,
             trace,
             run=run,
@@ -89,12 +104,13 @@ class Firing:
     ) -> tuple[Loaded, TraceContext]:
         """The workflow and the trace of the digests that a chain has chosen by its hash.
 
-        Those that lists show, if the owner of the schedule has not seen the workflow of the others.
+        Those whose workflow the owner of the schedule has seen, if it is not that of the chosen ones.
         """
-        try:
-            return await self.load(schedule, chosen), chosen
-        except RetinueError:
-            return shown, trace
+        chains = self.starter.chains
+        for chain in (chosen, *(() if chains is None else chains.list_choices(trace))):
+            with suppress(RetinueError):
+                return await self.load(schedule, chain), chain
+        return shown, trace
 
     async def is_running(self, run: str) -> bool:
         """Whether the run of this stored id still runs."""

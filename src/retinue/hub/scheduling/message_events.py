@@ -130,7 +130,7 @@ class MessageEvents:
     async def _list(self, table: TriggerTable) -> Sequence[StoredTrigger]:
         now = self._clock()
         if not now < self._known_until <= now + KNOWN_S:
-            self._known = [one for one in await table.list_all() if one.rule.message is not None]
+            self._known = [trigger for trigger in await table.list_all() if trigger.rule.message is not None]
             self._known_until = now + KNOWN_S
         return self._known
 
@@ -144,9 +144,11 @@ def _fits(options: OnMessage | None, message: Mapping[str, Any]) -> bool:
         return False
     payload = message["payload"]
     topic = payload.get("topic") if isinstance(payload, Mapping) else None
-    wanted = (
+    patterns = (
         (options.sender, message["sender"]),
         (options.receiver, message["receiver"]),
         (options.topic, topic),
     )
-    return all(glob is None or (isinstance(value, str) and matches(value, (glob,))) for glob, value in wanted)
+    return all(
+        glob is None or (isinstance(value, str) and matches(value, (glob,))) for glob, value in patterns
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -15,12 +16,18 @@ from retinue.core.errors import (
     Problem,
     RetinueError,
     UnknownRunError,
+    UnknownScheduleError,
 )
+from retinue.hub.run_access import reject_limited
 from retinue.hub.scheduling.firing import Firing, Stored, command_to_add, default_name, describe
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.values import StrictModel
-from retinue.workflows.schedules import LastFiring
+from retinue.workflows.schedules import LastFiring, StoredSchedule
+from retinue.workflows.triggers import StoredTrigger
+
+if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
+    from retinue.workflows.durable.tables.revised import RevisedTable
 
 Json = dict[str, Any]
 
@@ -30,6 +37,59 @@ PAUSED_BY = "paused by "
 """The beginning of the reason of a pause that a person has ordered."""
 
 _Rule = TypeVar("_Rule", bound=StrictModel)
+_Row = TypeVar("_Row", StoredSchedule, StoredTrigger)
+
+
+class RowBook(ABC, Generic[_Row]):
+    """The rows of one table, to which a caller has access as to the runs of their owners.
+
+    ``exists`` = whether there may be any.
+    """
+
+    def __init__(
+        self,
+        open_table: Callable[[], Awaitable[RevisedTable[_Row]]],
+        firing: Firing,
+        exists: Callable[[], bool],
+    ) -> None:
+        self._open_table: Callable[[], Awaitable[RevisedTable[_Row]]] = open_table
+        self._firing = firing
+        self._access = firing.starter.access
+        self._exists = exists
+
+    async def list_all(self, principal: Principal) -> list[Json]:
+        """The rows that a caller has access to, each with what happened last."""
+        reject_limited(principal)
+        if not self._exists():
+            return []
+        table = await self._open_table()
+        home = await table.read_home()
+        return [
+            await self._render(row, principal, home=home)
+            for row in await table.list_all()
+            if self._may_access(principal, row)
+        ]
+
+    async def has(self, principal: Principal, name: str) -> bool:
+        """Whether the caller has a row of this name itself."""
+        return (
+            self._exists()
+            and await (await self._open_table()).find(self._access.stored_id(name, principal)) is not None
+        )
+
+    async def _get(self, table: RevisedTable[_Row], principal: Principal, name: str) -> _Row:
+        for stored_id in self._access.list_stored_ids(name, principal):
+            row = await table.find(stored_id)
+            if row is not None and self._may_access(principal, row):
+                return row
+        raise UnknownScheduleError(name)
+
+    def _may_access(self, principal: Principal, row: _Row) -> bool:
+        return self._access.may_act_for(principal, row.owner.id, row.owner.scopes)
+
+    @abstractmethod
+    async def _render(self, row: _Row, principal: Principal, *, home: str = "") -> Json:
+        """The row as its caller sees it, with the problem of a row of this state folder, named ``home``."""
 
 
 def make_name(workflow: str, name: str | None) -> str:
@@ -37,8 +97,8 @@ def make_name(workflow: str, name: str | None) -> str:
     if name is None:
         name = default_name(workflow)
     if _NAME.fullmatch(name) is None:
-        wanted = "1 to 64 letters, digits, and . _ - after the first"
-        raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {wanted}")])
+        form = "1 to 64 letters, digits, and . _ - after the first"
+        raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {form}")])
     return name
 
 

@@ -10,12 +10,13 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.call import Principal
-from retinue.core.errors import InvalidParametersError, InvalidRequestError, Problem, UnknownScheduleError
+from retinue.core.errors import InvalidParametersError, InvalidRequestError, Problem
 from retinue.hub.run_access import reject_limited
 from retinue.hub.scheduling.book import Change
 from retinue.hub.scheduling.firing import Firing, own
 from retinue.hub.scheduling.rows import (
     PAUSED_BY,
+    RowBook,
     find_problem,
     make_name,
     read_rule,
@@ -29,7 +30,7 @@ from retinue.workflows.definitions.starts import TRIGGERS, Triggers
 from retinue.workflows.triggers import StoredTrigger, TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.tables.triggers import TriggerTable
+    from retinue.workflows.durable.tables.revised import RevisedTable
 
 Json = dict[str, Any]
 
@@ -38,7 +39,7 @@ HOOKS_PATH = "/webhooks"
 NEW_SECRET = "new"  # noqa: S105 - the word that asks for one
 
 
-class TriggerBook:
+class TriggerBook(RowBook[StoredTrigger]):
     """The triggers of a mesh. ``exists`` = whether there may be any, ``url`` is the address of this hub.
 
     ``list_agents`` gives the state of each agent, by name.
@@ -46,7 +47,7 @@ class TriggerBook:
 
     def __init__(
         self,
-        open_table: Callable[[], Awaitable[TriggerTable]],
+        open_table: Callable[[], Awaitable[RevisedTable[StoredTrigger]]],
         firing: Firing,
         *,
         exists: Callable[[], bool] = lambda: True,
@@ -54,10 +55,7 @@ class TriggerBook:
         list_agents: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._open_table = open_table
-        self._firing = firing
-        self._access = firing.starter.access
-        self._exists = exists
+        super().__init__(open_table, firing, exists)
         self._url = (url or "").rstrip("/")
         self._list_agents = list_agents
         self._clock = clock
@@ -113,26 +111,6 @@ class TriggerBook:
         await table.put(trigger)
         return await self._render(trigger, principal) | shown
 
-    async def list_all(self, principal: Principal) -> list[Json]:
-        """The triggers that a caller has access to, each with what happened last."""
-        reject_limited(principal)
-        if not self._exists():
-            return []
-        table = await self._open_table()
-        home = await table.read_home()
-        return [
-            await self._render(trigger, principal, home=home)
-            for trigger in await table.list_all()
-            if self._may_access(principal, trigger)
-        ]
-
-    async def has(self, principal: Principal, name: str) -> bool:
-        """Whether the caller has a trigger of this name itself."""
-        return (
-            self._exists()
-            and await (await self._open_table()).find(self._access.stored_id(name, principal)) is not None
-        )
-
     async def change(self, principal: Principal, name: str, change: Change) -> Json:
         """Pause, resume or remove a trigger; raises UnknownScheduleError, InvalidRequestError."""
         reject_limited(principal)
@@ -155,16 +133,6 @@ class TriggerBook:
             if await table.change(trigger, progress):
                 return await self._render(replace(trigger, progress=progress), principal)
             trigger = await self._get(table, principal, name)
-
-    async def _get(self, table: TriggerTable, principal: Principal, name: str) -> StoredTrigger:
-        for stored in self._access.list_stored_ids(name, principal):
-            trigger = await table.find(stored)
-            if trigger is not None and self._may_access(principal, trigger):
-                return trigger
-        raise UnknownScheduleError(name)
-
-    def _may_access(self, principal: Principal, trigger: StoredTrigger) -> bool:
-        return self._access.may_act_for(principal, trigger.owner.id, trigger.owner.scopes)
 
     async def _render(self, trigger: StoredTrigger, principal: Principal, *, home: str = "") -> Json:
         progress = trigger.progress
@@ -189,17 +157,17 @@ class TriggerBook:
         return row
 
 
-def _make_rule(definition: Definition, given: Json | str | None) -> Triggers:
+def _make_rule(definition: Definition, rule_keys: Json | str | None) -> Triggers:
     """The trigger of a definition with the keys that were given; raises InvalidParametersError."""
     own_rule = {} if definition.on is None else definition.on.model_dump(exclude_defaults=True)
-    if given is None:
+    if rule_keys is None:
         keys: Mapping[str, Any] = own_rule
-    elif isinstance(given, str):
-        keys = {given: own_rule.get(given, {})}
+    elif isinstance(rule_keys, str):
+        keys = {rule_keys: own_rule.get(rule_keys, {})}
     else:
         keys = {
             kind: {**own_rule.get(kind, {}), **(options if isinstance(options, Mapping) else {})}
-            for kind, options in given.items()
+            for kind, options in rule_keys.items()
         }
     if len(keys) != 1:
         raise InvalidParametersError(

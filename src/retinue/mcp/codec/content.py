@@ -37,11 +37,11 @@ def render_call_result(
     """
     if is_compact and not is_whole and not isinstance(value, str):
         return {"content": [render_text(orjson.dumps(value).decode())]}
-    given = tuple(parts)
-    if given and is_made_of_parts(value, given):
+    listed = tuple(parts)
+    if listed and is_made_of_parts(value, listed):
         value = None
-    blocks = [render_part(part) for part in given]
-    if blocks and isinstance(value, str) and all(part.kind != "text" for part in given):
+    blocks = [render_part(part) for part in listed]
+    if blocks and isinstance(value, str) and all(part.kind != "text" for part in listed):
         blocks.insert(0, render_text(value))
     result: dict[str, Any] = {"content": blocks or [render_text(value_as_text(value))]}
     if isinstance(value, dict) and (output_schema is None or output_schema.get("type") == "object"):
@@ -95,10 +95,10 @@ def complete_result(
     result: dict[str, Any], server_info: Mapping[str, Any] | None = None, *, cacheable: bool = False
 ) -> dict[str, Any]:
     """The result with the fields that 2026-07-28 requires; ``server_info``: the server's name and version."""
-    found = {"resultType": "complete", **(_UNCACHED if cacheable else {}), **result}
+    completed = {"resultType": "complete", **(_UNCACHED if cacheable else {}), **result}
     if server_info is not None:
-        found["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: server_info}
-    return found
+        completed["_meta"] = {**result.get("_meta", {}), SERVER_INFO_KEY: server_info}
+    return completed
 
 
 def render_part(part: Part) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def parse_block(block: Mapping[str, Any]) -> Part:
         mime = contents.pop("mimeType", None) or "text/plain"
         return Part("resource", contents, mime, annotations=annotations)
     if kind == "resource_link" and isinstance(block.get("uri"), str):
-        kept = {key: one for key, one in block.items() if key in _LINK_KEYS}
+        kept = {key: entry for key, entry in block.items() if key in _LINK_KEYS}
         return Part(
             "resource",
             kept,
@@ -146,7 +146,7 @@ def _render_resource(part: Part) -> dict[str, Any]:
     if "text" in contents or "blob" in contents:
         return {"type": "resource", "resource": {**contents, "mimeType": part.mime}}
     uri = contents.get("uri", "")
-    more = {key: one for key, one in contents.items() if key in _LINK_KEYS}
+    more = {key: entry for key, entry in contents.items() if key in _LINK_KEYS}
     return {"type": "resource_link", **more, "uri": uri, "name": part.name or uri, "mimeType": part.mime}
 
 
@@ -156,12 +156,12 @@ MAX_COMPLETIONS = 100
 
 def render_resources(resources: Iterable[Resource]) -> list[dict[str, Any]]:
     """The entries of ``resources/list``: resources with a fixed URI."""
-    return [_render_listed(one, "uri") for one in resources if not is_template(one.uri)]
+    return [_render_listed(resource, "uri") for resource in resources if not is_template(resource.uri)]
 
 
 def render_templates(resources: Iterable[Resource]) -> list[dict[str, Any]]:
     """The entries of ``resources/templates/list``."""
-    return [_render_listed(one, "uriTemplate") for one in resources if is_template(one.uri)]
+    return [_render_listed(resource, "uriTemplate") for resource in resources if is_template(resource.uri)]
 
 
 def render_prompt(prompt: Prompt) -> dict[str, Any]:
@@ -173,11 +173,11 @@ def render_prompt(prompt: Prompt) -> dict[str, Any]:
         entry["description"] = prompt.description
     entry["arguments"] = [
         {
-            "name": one.name,
-            **({"description": one.description} if one.description else {}),
-            "required": one.required,
+            "name": argument.name,
+            **({"description": argument.description} if argument.description else {}),
+            "required": argument.required,
         }
-        for one in prompt.arguments
+        for argument in prompt.arguments
     ]
     return entry
 

@@ -103,9 +103,9 @@ class Requests:
 
     def listen(self, uris: Iterable[str]) -> Message:
         """The request of the sessionless era whose response is a stream of changes."""
-        wanted = {f"{kind}ListChanged": True for kind in ("tools", "resources", "prompts")}
-        asked = {**wanted, "resourceSubscriptions": sorted(uris)}
-        return self.of("subscriptions/listen", {"notifications": asked}, era="modern")
+        lists = {f"{kind}ListChanged": True for kind in ("tools", "resources", "prompts")}
+        notifications = {**lists, "resourceSubscriptions": sorted(uris)}
+        return self.of("subscriptions/listen", {"notifications": notifications}, era="modern")
 
     def of(
         self,

@@ -207,8 +207,8 @@ def is_unknown_tool(reply: Reply) -> bool:
 
 def list_questions(reply: Reply) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
     """The questions of a result that asks for input: key, method, parameters."""
-    asked = (reply.result or {}).get("inputRequests")
-    for key, request in (asked if isinstance(asked, dict) else {}).items():
+    requests = (reply.result or {}).get("inputRequests")
+    for key, request in (requests if isinstance(requests, dict) else {}).items():
         if isinstance(request, dict) and isinstance(request.get("method"), str):
             params = request.get("params")
             yield key, request["method"], params if isinstance(params, dict) else {}

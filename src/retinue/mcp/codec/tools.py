@@ -162,13 +162,13 @@ def _less_type(schema: Schema) -> dict[str, Any]:
 
 def _render_hints(hints: Hints) -> dict[str, bool]:
     """The hints that the author set: MCP defines defaults for the others."""
-    given = {
+    annotations = {
         "readOnlyHint": hints.read_only,
         "destructiveHint": hints.destructive,
         "idempotentHint": hints.idempotent,
         "openWorldHint": hints.open_world,
     }
-    return {name: True for name, value in given.items() if value}
+    return {name: True for name, value in annotations.items() if value}
 
 
 MAX_LENGTH = 64

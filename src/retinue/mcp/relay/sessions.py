@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from retinue.core.call import Principal
 from retinue.core.errors import BusyError
 from retinue.core.record import ListingKey
-from retinue.mcp.relay.session_records import RelayedRecords
+from retinue.mcp.session_records import RelayedRecords
 from retinue.mesh.permissions import principal_key
 
 MAX_SESSIONS = 10_000

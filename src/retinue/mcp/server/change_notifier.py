@@ -41,8 +41,8 @@ from retinue.mesh.permissions import principal_key
 from retinue.mesh.reading import Change
 
 if TYPE_CHECKING:
-    from retinue.mcp.server.session_records import SessionRecords
     from retinue.mcp.server.shared_sessions import SharedSessions
+    from retinue.mcp.session_records import SessionRecords
 
 SEND_TIMEOUT_S = 10.0
 """A client that does not read a notification for this time gets no more of them."""

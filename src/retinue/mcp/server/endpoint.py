@@ -46,8 +46,8 @@ from retinue.web.disconnect import watch
 from retinue.web.security import Headers, identity_of
 
 if TYPE_CHECKING:
-    from retinue.mcp.server.session_records import SessionRecords
     from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
+    from retinue.mcp.session_records import SessionRecords
 
 UNDECLARED = {
     "prompts/list": "prompts",

@@ -171,7 +171,7 @@ class HubOffer:
         if self._imported is not None:
             servers = [server for _, server in self._imported.list_seen(key.view, key.scopes)]
             listings = map(self._imported.find_listing, servers)
-            await decide_listings(key.view, [one for one in listings if one is not None])
+            await decide_listings(key.view, [listing for listing in listings if listing is not None])
         if not self._is_short(key, view, None):
             view.catalogs[False] = await ToolCatalog.make(self._list_offered(key, entries), names=self._names)
         view.is_decided = True
@@ -194,7 +194,7 @@ class HubOffer:
             agents = self._survey(key).entries[:MANY]
             if key.view is not None and key.view.lists is not None:
                 listings = self._directory.open_all(agents)
-                shown = {one.id for one in listings if is_agent_listed(key.view, one, key.scopes)}
+                shown = {listing.id for listing in listings if is_agent_listed(key.view, listing, key.scopes)}
                 agents = [entry for entry in agents if entry.id in shown]
             cards = [_resource_of(self._directory.name_of(entry)) for entry in agents]
             own = [
@@ -356,7 +356,7 @@ class HubOffer:
         """Tell of a followed resource under the URI of the hub's list."""
         assert self._imported is not None
         for listed, server in self._imported.list_all():
-            if server.spec.name == name:
+            if str(server.id) == name:
                 self._changes.notify(Change("resource", resource_prefix(listed) + uri))
 
 

@@ -97,8 +97,8 @@ class Interactions:
 
     def _least_level(self, context: Context) -> str | None:
         if is_modern(context):
-            wanted = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
-            return wanted if isinstance(wanted, str) and wanted in LEVELS else None
+            level = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+            return level if isinstance(level, str) and level in LEVELS else None
         live = self._connections.note(context)
         return None if live is None else live.level
 

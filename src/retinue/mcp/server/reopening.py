@@ -11,7 +11,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Message, Receive, Scope
 
 from retinue.mcp.server.sdk_internals import find_open_session, open_under_id, send_to_session
-from retinue.mcp.server.session_records import SessionRecords
+from retinue.mcp.session_records import SessionRecords
 from retinue.web.security import Headers
 
 _SESSION = b"mcp-session-id"

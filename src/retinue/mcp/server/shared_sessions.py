@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
-from retinue.mcp.server.session_records import SessionRecords
+from retinue.mcp.session_records import SessionRecords
 from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
 
@@ -32,7 +32,7 @@ CANCELLED = "request cancelled"
 
 
 class SessionFacts(NamedTuple):
-    """What a process must know of a session; ``owner`` is the `principal_key` of its opener."""
+    """The facts of a session for another process; ``owner`` is the `principal_key` of its opener."""
 
     id: str
     owner: str

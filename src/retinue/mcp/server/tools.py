@@ -68,7 +68,7 @@ def fill_in(scope: Scope, send: Send) -> Send:
         ready: bytes | None = scope.get(_KEY)
         if ready is not None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [_longer(one, ready) for one in message["headers"]]}
+                message = {**message, "headers": [_longer(header, ready) for header in message["headers"]]}
             elif message["type"] == "http.response.body":
                 message = {**message, "body": message.get("body", b"").replace(PLACEHOLDER_BYTES, ready)}
         await send(message)
@@ -196,8 +196,8 @@ class ToolHandlers:
         if outcome.warnings:
             result["_meta"] = {**result.get("_meta", {}), WARNINGS_KEY: list(outcome.warnings)}
             # many clients show a model only the content
-            said = [{"type": "text", "text": f"warning: {one}"} for one in outcome.warnings]
-            result["content"] = [*result.get("content", ()), *said]
+            warnings = [{"type": "text", "text": f"warning: {warning}"} for warning in outcome.warnings]
+            result["content"] = [*result.get("content", ()), *warnings]
         if outcome.meta:
             result["_meta"] = {**result.get("_meta", {}), **outcome.meta}
             if self.metadata_key is not None and self.metadata_key in outcome.meta:
@@ -254,6 +254,6 @@ def _is_approver(caller: McpCaller) -> bool:
 
 
 def _spent_by(outcome: Outcome) -> dict[str, Any]:
-    """What a failed call has used of its budgets."""
+    """The part of its budgets that a failed call has used."""
     spent: dict[str, Any] = {} if outcome.usage is None else {USAGE_KEY: dict(outcome.usage)}
     return spent if outcome.calls_used is None else spent | {CALLS_USED_KEY: outcome.calls_used}

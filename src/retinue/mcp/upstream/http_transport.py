@@ -205,11 +205,11 @@ class HttpTransport:
         if trace is not None:
             headers = render_trace_headers(trace) | headers  # a server may forward these alone
         if self._authorize is not None:
-            given = await self._authorize(None)
-            if given is not None:
-                headers[_AUTHORIZATION] = given
+            authorization = await self._authorize(None)
+            if authorization is not None:
+                headers[_AUTHORIZATION] = authorization
             async with open_response(self._http, method, self._url, headers, message) as response:
-                renewed = await self._authorize(given or "") if response.status == 401 else None
+                renewed = await self._authorize(authorization or "") if response.status == 401 else None
                 if renewed is None:
                     yield response
                     return

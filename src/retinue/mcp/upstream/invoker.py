@@ -95,9 +95,9 @@ class InteractiveHubCalls:
         is_plain = call.idempotency_key is not None or call.principal.agents
         if is_plain or not channel.capabilities or not isinstance(call.arguments, Mapping):
             return await self._plain.dispatch(call, channel)
-        asked = {"agent": call.agent, "version": call.version_range}
+        target = {"agent": call.agent, "version": call.version_range}
         arguments = {"skill": call.skill, "arguments": call.arguments}
-        arguments |= {name: value for name, value in asked.items() if value is not None}
+        arguments |= {name: value for name, value in target.items() if value is not None}
         outgoing = OutgoingCall(call.trace)
         began = time.perf_counter()
         try:
@@ -247,7 +247,7 @@ async def answer_question(
         return {"role": "assistant", "content": {"type": "text", "text": text}, "model": "unknown"}
     if method == "roots/list":
         roots = await channel.roots(key=key)
-        return {"roots": [{"uri": one.uri} | ({"name": one.name} if one.name else {}) for one in roots]}
+        return {"roots": [{"uri": root.uri} | ({"name": root.name} if root.name else {}) for root in roots]}
     raise CannotAskError(method)
 
 

@@ -91,13 +91,13 @@ class ServerQuestions:
                     # not that of another call, even if only one is in flight
                     channel = await self._tasks.await_channel(task_id)
                 if channel is not None:
-                    found = await answer_question(channel, str(request_id), method, asked)
+                    result = await answer_question(channel, str(request_id), method, asked)
                 else:
                     with (await self._calls.find_asker(document)).asking() as asker:
-                        found = await answer_question(asker, str(request_id), method, asked)
+                        result = await answer_question(asker, str(request_id), method, asked)
                 if task_id is not None:
-                    found = {**found, "_meta": {RELATED_KEY: {"taskId": task_id}}}
-                answer = response(request_id, found)
+                    result = {**result, "_meta": {RELATED_KEY: {"taskId": task_id}}}
+                answer = response(request_id, result)
             except RetinueError as error:
                 answer = refusal(request_id, _CANNOT_ASK, error.message)
         await self._reply(answer)

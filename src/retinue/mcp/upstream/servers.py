@@ -160,8 +160,8 @@ class _AgentConnection:
             if not reply.needs_input:
                 return reply
             answers = {
-                key: await answer_question(channel, key, asked_for, asked)
-                for key, asked_for, asked in list_questions(reply)
+                key: await answer_question(channel, key, asked_method, asked_params)
+                for key, asked_method, asked_params in list_questions(reply)
             }
             params = {**params, "inputResponses": answers}
             if (state := read_state(reply)) is not None:

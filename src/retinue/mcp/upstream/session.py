@@ -204,9 +204,9 @@ class ServerSession:
             return
         if not self.facts.subscribes:
             return
-        wanted = [("resources/subscribe", uri) for uri in sorted(uris - before)]
-        wanted += [("resources/unsubscribe", uri) for uri in sorted(before - uris)]
-        for method, uri in wanted:
+        requests = [("resources/subscribe", uri) for uri in sorted(uris - before)]
+        requests += [("resources/unsubscribe", uri) for uri in sorted(before - uris)]
+        for method, uri in requests:
             try:
                 await self.request(method, {"uri": uri}, own_trace())
             except RemoteFaultError as error:

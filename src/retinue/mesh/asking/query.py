@@ -279,12 +279,12 @@ def _render_example(example: Example) -> Json:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _missing(name: str, wanted: str, value: Any) -> InvalidParametersError:
+def _missing(name: str, form: str, value: Any) -> InvalidParametersError:
     path = f"query_parameters.{name}"
     shape = "it is missing" if value is None else f"it is {name_shape(value)}"
-    if isinstance(value, list) and wanted == _NAMED:
+    if isinstance(value, list) and form == _NAMED:
         shape = "it is empty" if not value else "one of them is not"
-    return _invalid(path, f"field '{path}' must be {wanted}; {shape}")
+    return _invalid(path, f"field '{path}' must be {form}; {shape}")
 
 
 def _invalid(path: str, message: str) -> InvalidParametersError:

@@ -197,7 +197,7 @@ class ListingCache:
                 self._notify(ListingChange("removed", entry))
 
     def list_notes(self) -> list[tuple[ListingKey, str]]:
-        """What was changed in listings before they were taken in, as one text for each."""
+        """The changes of listings before they were taken in, as one text for each."""
         return [(listing_id, "; ".join(notes)) for listing_id, notes in self._notes.items()]
 
     def _clean(self, listing: Listing) -> Listing:

@@ -1,4 +1,4 @@
-"""What the owner of a hub says about skills of others: that they are exposed, and what their calls do.
+"""The word of a hub's owner about skills of others: that they are exposed, and what their calls do.
 
 The store keeps listings as their source gave them; the directory applies the overrides whenever it shows one.
 """

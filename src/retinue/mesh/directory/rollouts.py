@@ -164,6 +164,17 @@ class Rollouts:
         }
         return _with_chosen(trace, _read_chosen(trace), chosen)
 
+    def list_choices(self, trace: TraceContext) -> list[TraceContext]:
+        """The trace with each digest that a chain may have, first with those that lists show."""
+        fronts = {rollout.team: rollout.front for rollout in self._rollouts}
+        others = [
+            {**fronts, rollout.team: mark}
+            for rollout in self._rollouts
+            for mark in (rollout.old, rollout.new)
+            if mark != rollout.front and not (rollout.has_failed and mark == rollout.new)
+        ]
+        return [_with_chosen(trace, _read_chosen(trace), chosen) for chosen in (fronts, *others)]
+
     def read_choice(self, trace: TraceContext) -> dict[str, str]:
         """The digest of each team that the chain of a trace has chosen, else the one that lists show."""
         chosen: dict[str, str] = {}
@@ -194,6 +205,11 @@ class Rollouts:
             else:
                 mark = rollout.old
         return rollout.old if rollout.has_failed else mark
+
+    def find_mark(self, team: str, call: Call) -> str | None:
+        """The mark of the digest that a call gets of a team; None for one that does not change its digest."""
+        changing = (rollout for rollout in self._rollouts if rollout.team == team)
+        return next((self.digest_of(rollout, call) for rollout in changing), None)
 
     def find_hidden(
         self,

@@ -305,9 +305,9 @@ def rank_by_score(
         if listing is None or skill is None:
             continue
         roles = {role for role in (*skill.roles, skill.id) if role in CAPABILITIES}
-        found = [(listing.record.scores or {}).get(CAPABILITIES[role], 0.0) for role in roles]
-        if found:
-            score = max(found)
+        role_scores = [(listing.record.scores or {}).get(CAPABILITIES[role], 0.0) for role in roles]
+        if role_scores:
+            score = max(role_scores)
             scores[candidate.id] = score if track is None else track.weigh(candidate, score)
     if not any(scores.values()):
         return ordered

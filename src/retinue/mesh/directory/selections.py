@@ -91,7 +91,7 @@ class KeptSelections:
         self._max_entries = entries
         self._kept: LRUCache[Selection, _Kept] = LRUCache(kept)
         self._made: list[_Kept] = []
-        """Those that are being made."""
+        """The selections that are being made."""
 
     def note(self, listing_id: ListingKey) -> None:
         """Look at an entry again before the next use; it was added, changed or removed."""
@@ -142,7 +142,9 @@ class KeptSelections:
 
     def _keep(self, selection: Selection, kept: _Kept) -> None:
         self._kept[selection] = kept
-        while len(self._kept) > 1 and sum(len(one.ids) for one in self._kept.values()) > self._max_entries:
+        while (
+            len(self._kept) > 1 and sum(len(other.ids) for other in self._kept.values()) > self._max_entries
+        ):
             self._kept.popitem()
 
     def _look_at(self, kept: _Kept, listing_id: ListingKey) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from retinue.core.errors import RetinueError
-from retinue.core.record import Health, Listing
+from retinue.core.record import Health, Listing, ListingKey
 from retinue.core.trust import Trust
 from retinue.mesh.entry import Entry
 
@@ -88,12 +88,49 @@ Of one that is new the health is unknown, and the reason says what is waited for
 """
 
 
+@dataclass(frozen=True, slots=True)
+class MemberId:
+    """Which member of a source: its name and, of what a team brings, the team and the tag of its digest.
+
+    So two teams may have an import of one name, and two digests of a team run theirs beside each other.
+    """
+
+    name: str
+    team: str = ""
+    tag: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of its listing; that of a team is as the repository of an agent of the team."""
+        return f"agents/{self.team}/{self.name}" if self.team else self.name
+
+    @property
+    def full_name(self) -> str:
+        """The name that no other team has: ``NAME@TEAM``."""
+        return f"{self.name}@{self.team}" if self.team else self.name
+
+    @property
+    def pinned(self) -> str:
+        """The name under which its tools are accepted; each digest of a team has its own."""
+        return f"{self.full_name}:{self.tag}" if self.tag else self.full_name
+
+    def __str__(self) -> str:
+        """The text by which a source finds the member."""
+        return name_member(ListingKey("", self.key, self.tag))
+
+
+def name_member(listing: ListingKey) -> str:
+    """The text by which a source finds the member with this listing."""
+    return f"{listing.key}:{listing.tag}" if listing.tag else listing.key
+
+
 class LiveMember(ABC):
     """Something that this process runs and lists as an agent; ``fingerprint`` changes with its settings.
 
     ``reason`` says why it does not answer, or not yet.
     """
 
+    id: MemberId
     fingerprint: str
     reason: str
 
@@ -111,7 +148,7 @@ M = TypeVar("M", bound=LiveMember)
 
 
 class LiveSource(Source, Generic[M]):
-    """A source whose agents this process runs itself, by name."""
+    """A source whose agents this process runs itself, by the texts of their ids."""
 
     def __init__(self) -> None:
         self._members: dict[str, M] = {}
@@ -126,6 +163,10 @@ class LiveSource(Source, Generic[M]):
         """The agents of this source."""
         return tuple(self._members.values())
 
+    def find_member(self, listing: ListingKey) -> M | None:
+        """The member with this listing; None where it is gone."""
+        return self._members.get(name_member(listing))
+
     async def aclose(self) -> None:
         """Stop every member."""
         await asyncio.gather(*(member.stop() for member in self._members.values()))
@@ -135,8 +176,7 @@ class LiveSource(Source, Generic[M]):
         return Reading(tuple(member.listing for member in self._members.values()))
 
     async def read_key(self, key: str) -> tuple[Listing, ...]:
-        member = self._members.get(key)
-        return () if member is None else (member.listing,)
+        return tuple(member.listing for member in self._members.values() if member.id.key == key)
 
     def changed(self) -> bool:
         return self._is_dirty

@@ -38,7 +38,7 @@ def guess_cycle(path: tuple[Hop, ...], target: Hop) -> str:
     return "" if taker is None else find_cycle(path, Hop(taker, target.skill))
 
 
-def name_asked(refusal: GuardError, asked: Hop) -> GuardError:
+def name_asked(refusal: GuardError, requested: Hop) -> GuardError:
     """The refusal of this process with the agent that was asked at the end of its path.
 
     A hub that refuses does not know yet which agent would take the call, so the guard draws the hub itself.
@@ -47,11 +47,11 @@ def name_asked(refusal: GuardError, asked: Hop) -> GuardError:
     if not drawn:
         return refusal
     path = tuple(Hop(*hop.partition(":")[::2]) for hop in drawn.split(_ARROW)[:-1])
-    redrawn = draw_path(path, asked)
+    redrawn = draw_path(path, requested)
     if isinstance(refusal, CallTooDeepError):
         max_depth = int(refusal.facts["max_depth"])
         # a chain within the limit has passed the same hub twice, which is its cycle
-        cycle = find_cycle(path, asked) if refusal.depth > max_depth else refusal.cycle
+        cycle = find_cycle(path, requested) if refusal.depth > max_depth else refusal.cycle
         return CallTooDeepError(str(refusal.facts["trace_id"]), refusal.depth, max_depth, redrawn, cycle)
     refusal.message = refusal.message.replace(drawn, redrawn)
     refusal.args = (refusal.message,)

@@ -99,9 +99,9 @@ class SpendingBudget:
         if seen != NOTHING and usage is not None:
             hidden = seen.less(amount_of(usage)).less(amount_of(unreported))
             unreported = add_usage(unreported, render_reserved(hidden, share))
-        spent, given = amount_of(usage).plus(amount_of(unreported)), share.amount
+        spent, reserved = amount_of(usage).plus(amount_of(unreported)), share.amount
         self.left = self.left.minus(
-            Amount(spent.tokens - given.tokens, spent.microdollars - given.microdollars)
+            Amount(spent.tokens - reserved.tokens, spent.microdollars - reserved.microdollars)
         )
         return unreported
 
@@ -155,9 +155,9 @@ def share_of(left: Allowance, most: Allowance | None = None, *, siblings: int = 
 
 def limit_claim(extension: TraceExtension | None, limit: Allowance | None) -> TraceExtension | None:
     """The extension of a claim, which may only make a limit smaller; None if it has no field."""
-    given = None if extension is None else extension.allowance
+    claimed = None if extension is None else extension.allowance
     others = {} if extension is None else extension.others
-    allowance = narrow(given, limit)
+    allowance = narrow(claimed, limit)
     return TraceExtension(allowance, others) if others or allowance is not None else None
 
 
@@ -178,7 +178,7 @@ def limit_new(trace: TraceContext, default: Allowance) -> TraceContext:
 
 
 def count_unclaimed(traces: Sequence[TraceContext], claimed: Amount) -> Allowance | None:
-    """What calls in flight may still spend, less what came back as claims; None without a limit."""
+    """The amount that calls in flight may still spend, less claims that came back; None without a limit."""
     tokens, microdollars = 0, 0
     limits_tokens = limits_money = True
     for trace in traces:

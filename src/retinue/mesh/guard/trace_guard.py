@@ -251,7 +251,7 @@ class TraceGuard:
 
     @property
     def new_trace_allowance(self) -> Allowance | None:
-        """What a new trace may spend on models."""
+        """The amount that a new trace may spend on models."""
         return self._settings.allowance
 
     def _begin(self, trace: TraceContext) -> TraceContext:
@@ -377,7 +377,7 @@ class AdmittedCall:
 
     @property
     def spending(self) -> SpendingBudget | None:
-        """What this call may still spend on models; None without a limit."""
+        """The amount that this call may still spend on models; None without a limit."""
         if self._spending is None and (allowance := self.trace.allowance) is not None:
             self._spending = SpendingBudget(allowance)
         return self._spending

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from retinue.mesh.history.records import VALUES, Experience, SkillKey, find_voice
+from retinue.mesh.history.stem_counts import StemCounts
 
 MAX_PER_CALLER = 24
 """Records of one skill that one caller has; the oldest are dropped."""
@@ -19,6 +20,11 @@ MAX_PER_VOICE = 2_000
 
 CALLER_SHARE = 5.0
 """A caller counts as at most this many calls of one skill, however often it calls it."""
+
+MAX_FREQUENT = 2_000
+"""A stem of more records than this tells little; of other callers a search reads `MAX_READ` of them."""
+
+MAX_READ = 400
 
 OTHER_DIGEST = 0.5
 """The weight of a call of the skill as it was defined before."""
@@ -35,17 +41,12 @@ class ExperienceBook:
         self._by_id: dict[str, Experience] = {}
         self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
         self._by_stem: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
-        self._skills_by_stem: defaultdict[int, Counter[SkillKey]] = defaultdict(Counter)
+        self.stem_counts = StemCounts()
         self._counts_by_voice: defaultdict[int, Counter[SkillKey]] = defaultdict(Counter)
         self._counts: dict[tuple[SkillKey, str, int | None], tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
-
-    @property
-    def skills(self) -> int:
-        """The number of skills with records."""
-        return len(self._by_skill)
 
     def find(self, record_id: str) -> Experience | None:
         """The record of this id."""
@@ -66,7 +67,7 @@ class ExperienceBook:
         counts[record.key] += 1
         for stem in record.stems:
             self._by_stem[stem][record.id] = record
-            self._skills_by_stem[stem][record.key] += 1
+        self.stem_counts.add(record)
         self._counts.clear()
         dropped = [one.id for one in records.values() if one.caller == record.caller][:-MAX_PER_CALLER]
         for dropped_id in dropped:
@@ -96,6 +97,7 @@ class ExperienceBook:
         record = self._by_id.pop(record_id, None)
         if record is None:
             return
+        self.stem_counts.remove(record)
         for held in (self._by_skill[record.key], *(self._by_stem[stem] for stem in record.stems)):
             held.pop(record_id, None)
         if not self._by_skill[record.key]:
@@ -107,33 +109,38 @@ class ExperienceBook:
         if not counts:
             del self._counts_by_voice[find_voice(record.caller)]
         for stem in record.stems:
-            skills = self._skills_by_stem[stem]
-            skills[record.key] -= 1
-            if not skills[record.key]:
-                del skills[record.key]
             if not self._by_stem[stem]:
-                del self._by_stem[stem], self._skills_by_stem[stem]
+                del self._by_stem[stem]
         self._counts.clear()
 
     def clear(self) -> None:
         """Remove all records."""
-        for held in (self._by_id, self._by_skill, self._by_stem, self._skills_by_stem):
+        for held in (self._by_id, self._by_skill, self._by_stem):
             held.clear()
         self._counts_by_voice.clear()
         self._counts.clear()
+        self.stem_counts.clear()
 
     def records_of(self, key: SkillKey) -> Iterable[Experience]:
         """The records of one skill, oldest first."""
         records = self._by_skill.get(key)
         return () if records is None else records.values()
 
-    def records_with(self, stem: int) -> Mapping[str, Experience]:
-        """The records of requests with this stem, by id."""
-        return self._by_stem.get(stem, {})
+    def records_with(self, stem: int, caller: int) -> Iterable[Experience]:
+        """The records of requests with this stem, of a frequent one those of ``caller`` and some others.
 
-    def count_skills(self, stem: int) -> int:
-        """The number of skills that were asked for with this stem."""
-        return len(self._skills_by_stem.get(stem, ()))
+        Of each other caller as many are read, the newest ones, so that nobody's flood hides the others.
+        """
+        records = self._by_stem.get(stem, {})
+        if len(records) <= MAX_FREQUENT:
+            return records.values()
+        own: list[Experience] = []
+        by_voice: defaultdict[int, list[Experience]] = defaultdict(list)
+        for record in reversed(records.values()):
+            held = own if record.caller == caller else by_voice[find_voice(record.caller)]
+            held.append(record)
+        share = max(1, MAX_READ // max(1, len(by_voice)))
+        return [*own, *(record for held in by_voice.values() for record in held[:share])]
 
     def count_calls(self, key: SkillKey, digest: str, now: float, *, without: int | None = None) -> float:
         """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour.

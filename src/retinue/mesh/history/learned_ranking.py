@@ -71,9 +71,6 @@ MAX_ALIKE = 400
 MAX_ALIKE_PER_CALLER = 200
 """Records of one caller that are compared with one request."""
 
-MAX_FREQUENT = 2_000
-"""A stem of more records than this proposes none; it tells little."""
-
 EXPLORED = 0.1
 """The share of requests whose first place goes to an unproven skill that fits equally."""
 
@@ -112,8 +109,8 @@ class ScoreParts:
 
     ``calls`` are the weighted calls of the skill, ``neighbours`` lies between −1 and 1. ``is_tried`` = the
     skill has the first place because it is unproven and fits equally, ``is_kept`` = because its card fits
-    best and similar requests say nothing else. ``receipts`` is what receipts of other hubs change, from 0
-    down.
+    best and similar requests say nothing else, ``is_behind`` = it is lowered to stay behind such a skill.
+    ``receipts`` is what receipts of other hubs change, from 0 down.
     """
 
     card: float
@@ -123,13 +120,14 @@ class ScoreParts:
     is_tried: bool = False
     receipts: float = 0.0
     is_kept: bool = False
+    is_behind: bool = False
 
     @property
     def total(self) -> float:
         return self.card + self.history + self.receipts
 
     def as_json(self) -> dict[str, float | bool]:
-        """The form in a reply; ``tried``, ``kept`` and ``receipts`` only where they hold."""
+        """The form in a reply; ``tried``, ``kept``, ``behind`` and ``receipts`` only where they hold."""
         row: dict[str, float | bool] = {
             "card": round(self.card, 3),
             "history": round(self.history, 3),
@@ -138,9 +136,22 @@ class ScoreParts:
         }
         if self.receipts:
             row["receipts"] = round(self.receipts, 3)
+        reasons = {"kept": self.is_kept, "behind": self.is_behind, "tried": self.is_tried}
+        return row | {name: True for name, holds in reasons.items() if holds}
+
+    def describe(self, skill_id: str) -> str:
+        """The parts of the score in words."""
+        score = f"the score of {skill_id} is {self.total:.2f}: {self.card:.2f} for its card"
+        if self.is_tried:
+            return f"{score}; it has the first place in this hour because it fits equally and is unproven"
         if self.is_kept:
-            row["kept"] = True
-        return {**row, "tried": True} if self.is_tried else row
+            return f"{score}; it keeps this place because earlier calls for similar requests say nothing else"
+        others = f", {self.receipts:+.2f} for failures that other hubs measured" if self.receipts else ""
+        behind = ", behind a skill without calls whose card fits better" if self.is_behind else ""
+        return (
+            f"{score}, {self.history:+.2f} for {self.calls:.1f} earlier calls{behind}{others}; what came of "
+            f"similar requests is {round(self.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
+        )
 
 
 class LearnedRanking:
@@ -240,7 +251,7 @@ class LearnedRanking:
         }
         for place, score in lowered.items():
             parts = self.parts[place]
-            self.parts[place] = replace(parts, history=score - parts.card - parts.receipts)
+            self.parts[place] = replace(parts, history=score - parts.card - parts.receipts, is_behind=True)
         return [replace(one, score=lowered.get((one.entry.id, one.skill_id), one.score)) for one in learned]
 
     def _as_unproven(self, skill: RankedSkill, calls: float) -> RankedSkill | None:
@@ -291,10 +302,9 @@ class LearnedRanking:
         shared: defaultdict[str, float] = defaultdict(float)
         record_by_id: dict[str, Experience] = {}
         for stem, worth in list(worths.items()):
-            records = self._book.records_with(stem)
-            for record_id, record in records.items() if len(records) <= MAX_FREQUENT else ():
-                shared[record_id] += worth
-                record_by_id[record_id] = record
+            for record in self._book.records_with(stem, self._caller):
+                shared[record.id] += worth
+                record_by_id[record.id] = record
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
         for record in self._choose_compared(record_by_id.values(), shared):
             record_id, norm = record.id, 0.0
@@ -331,9 +341,15 @@ class LearnedRanking:
         is_own = record.caller == self._caller
         return is_own or not (self._only_own or record.caller == self._ignored)
 
+    @cached_property
+    def _asked(self) -> int:
+        """The skills that were asked for at all, as they count for the caller."""
+        return self._book.stem_counts.count(None, self._caller, self._only_own, self._ignored)
+
     def _worth(self, stem: int) -> float:
         """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
-        return inverse_frequency(self._book.count_skills(stem), self._book.skills)
+        count = self._book.stem_counts.count(stem, self._caller, self._only_own, self._ignored)
+        return inverse_frequency(count, self._asked)
 
     def _rescore(
         self,

@@ -12,14 +12,15 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from os import urandom
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 
-from retinue.core.call import ANONYMOUS, LOCAL, Call, Outcome, Principal
+from retinue.core.call import Call, Outcome, Principal
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME, Skill
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.callers import MAX_CALLERS, Callers, names_itself, trim
 from retinue.mesh.history.experience_book import ExperienceBook
 from retinue.mesh.history.learned_ranking import EXPLORED, FindBlame, LearnedRanking, blame_nobody
 from retinue.mesh.history.records import (
@@ -28,6 +29,7 @@ from retinue.mesh.history.records import (
     HistoryStore,
     SkillKey,
     Verdict,
+    find_voice,
     skill_digest,
 )
 from retinue.mesh.history.wishes import WishBook, WishPolicy
@@ -40,12 +42,12 @@ LISTED_FOR_S = 600.0
 CORRECTED_WITHIN_S = 60.0
 """Another skill of the same search that is called within this time corrects the earlier one."""
 
-_MAX_CALLERS = 1_000
 _MAX_SEARCHES = 20
 """Remembered searches of one caller."""
 
 _MAX_LISTED = 100
 _MAX_RUNS = 1_000
+_SEARCH_ID_BYTES = 5
 _MAX_EXPECTED = 1_000
 _MAX_DIGESTS = 10_000
 _OVERLAP_S = 60.0
@@ -55,9 +57,6 @@ _UNKEYED = Hashes(b"")
 """For a search without history, of which nothing is stored."""
 
 _log = structlog.get_logger("retinue.history")
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 FindSkill = Callable[[Entry, str], Skill | None]
 FindNamed = Callable[[str], Entry | None]
@@ -73,15 +72,26 @@ class _Offer(NamedTuple):
 
 @dataclass(slots=True)
 class _Search:
-    """A search of one caller; ``offers`` has None for an agent's name that means several agents."""
+    """A search of one caller; ``offers`` has None for an agent's name that means several agents.
+
+    The prompt of a run lists no offers; with ``only_roles`` only skills with a role belong to it.
+    """
 
     id: str
     caller: str
     stems: tuple[int, ...]
     at: float
     offers: dict[tuple[str, str], _Offer | None] = field(default_factory=dict)
+    only_roles: bool = False
+    starter: int | None = None
+    """The hashed caller that has started the run."""
     last: tuple[Experience, bool, float] | None = None
     """The newest record, whether its skill is read-only, and when the call ended."""
+
+
+def is_search_id(text: str) -> bool:
+    """Whether a text has the length of the id of a search; others, which callers may send, are not kept."""
+    return len(text) == 2 * _SEARCH_ID_BYTES
 
 
 class EndedCall(NamedTuple):
@@ -106,7 +116,7 @@ def read_ended_call(event: CallEndedEvent) -> EndedCall | None:
     verdict = _judge(outcome)
     if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
         return None
-    caller, is_member = call.principal.id, _names_itself(call.principal)
+    caller, is_member = call.principal.id, names_itself(call.principal)
     return EndedCall(call.trace.id, call.skill, str(outcome.agent), caller, is_member, verdict, call.run_step)
 
 
@@ -138,7 +148,10 @@ class SearchHistory:
         self.wishes = WishBook()
         self._store: HistoryStore | None = None
         self._hashes: Hashes | None = None
-        self._searches: OrderedDict[str, deque[_Search]] = OrderedDict()
+        self._callers = Callers(_UNKEYED)
+        self._searches: OrderedDict[int, deque[_Search]] = OrderedDict()
+        self._searches_of_members: OrderedDict[int, deque[_Search]] = OrderedDict()
+        """The searches by hashed caller. Members choose their names, so many of them push out no other."""
         self._runs: OrderedDict[str, _Search] = OrderedDict()
         self._expected: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._digests: OrderedDict[tuple[object, str | None, str], _Offer] = OrderedDict()
@@ -173,6 +186,7 @@ class SearchHistory:
         Raises StateError.
         """
         self._store, self._hashes, self._subscribe = store, hashes, subscribe
+        self._callers = Callers(hashes)
         for record in store.read():
             self._dropped.update(self._book.put(record))
         self._read_at = self._clock()
@@ -192,7 +206,7 @@ class SearchHistory:
             self._book,
             hashes,
             self._find_digest,
-            self._hash_caller(principal),
+            self._callers.hash_reader(principal),
             hashes.of_request(text) if len(self._book) else (),
             only_own="mesh" not in principal.scopes,
             explored=self.explored,
@@ -213,7 +227,7 @@ class SearchHistory:
         stems = self._hashes.of_request(text)
         if not stems:
             return None
-        search = _Search(urandom(5).hex(), principal.id, stems, self._monotonic())
+        search = _Search(_make_id(), principal.id, stems, self._monotonic())
         for entry, skill_id in list(hits)[:_MAX_LISTED]:
             offer = self._describe(entry, skill_id)
             place = (entry.name, skill_id)
@@ -221,28 +235,34 @@ class SearchHistory:
             if offer is not None:
                 # of two agents of one name the outcome of a call does not tell which one it was
                 search.offers[place] = offer if place not in search.offers or known == offer else None
-        searches = self._searches.setdefault(principal.id, deque(maxlen=_MAX_SEARCHES))
-        self._searches.move_to_end(principal.id)
-        searches.append(search)
-        _trim(self._searches, _MAX_CALLERS)
+        caller = self._callers.hash(principal)
+        held = self._find_searches(caller)
+        held.setdefault(caller, deque(maxlen=_MAX_SEARCHES)).append(search)
+        held.move_to_end(caller)
+        trim(held, MAX_CALLERS)
         if is_wish:
-            self.wishes.note(search.id, self._clock(), stems, self._hash_caller(principal), text)
+            self.wishes.note(search.id, self._clock(), stems, caller, text)
         self._watch()
         return search.id
 
-    def note_run(self, principal: Principal, text: str, run_id: str) -> None:
-        """Remember the prompt of a run, whose steps choose agents for it."""
+    def note_run(self, principal: Principal, text: str, run_id: str, *, only_roles: bool = False) -> None:
+        """Remember the prompt of a run, whose steps choose agents for it.
+
+        With ``only_roles`` only the calls of skills with a role belong to it.
+        """
         if self._hashes is None or not (stems := self._hashes.of_request(text)):
             return
-        self._runs[run_id] = _Search(urandom(5).hex(), principal.id, stems, self._monotonic())
-        _trim(self._runs, _MAX_RUNS)
+        search = _Search(_make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
+        search.starter = self._callers.hash(principal)
+        self._runs[run_id] = search
+        trim(self._runs, _MAX_RUNS)
         self._watch()
 
     def expect(self, trace_id: str, skill: str, search_id: str) -> None:
         """Remember that a call of this trace names its search."""
-        if self._hashes is not None and search_id:
+        if self._hashes is not None and is_search_id(search_id):
             self._expected[trace_id, skill] = search_id
-            _trim(self._expected, _MAX_EXPECTED)
+            trim(self._expected, _MAX_EXPECTED)
 
     # calls
 
@@ -261,7 +281,12 @@ class SearchHistory:
         if self._hashes is None:
             return
         place = (call.agent, call.skill)
-        search = self._find_search(call, place)
+        is_in_run = call.run_step is not None
+        caller = self._callers.hash_id(call.caller, is_member=call.is_member, is_in_run=is_in_run)
+        search = self._find_search(call, caller, place)
+        run = self._find_run(call)
+        if run is not None and run.starter is not None and run.caller == call.caller:
+            caller = run.starter
         offer = None if search is None else search.offers.get(place) or self._find_offer(search, place)
         if search is None or offer is None:
             return
@@ -274,7 +299,7 @@ class SearchHistory:
             offer.key,
             offer.digest,
             search.stems,
-            self._hashes.of_caller(call.caller, is_member=call.is_member),
+            caller,
             call.verdict,
         )
         self._put(record)
@@ -289,9 +314,10 @@ class SearchHistory:
         if self._hashes is None:
             return None
         self.catch_up()
-        caller = self._hash_caller(principal)
+        caller = self._callers.hash(principal)
         for record in reversed(self._book.list_all()):
-            if record.caller == caller and record.key.skill == skill and record.id.startswith(search_id):
+            is_named = search_id in ("", record.id[: 2 * _SEARCH_ID_BYTES])
+            if is_named and record.caller == caller and record.key.skill == skill:
                 self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
                 return record.key
         return None
@@ -299,13 +325,16 @@ class SearchHistory:
     # the owner
 
     def list_records(self) -> Sequence[Experience]:
-        """All records, oldest first."""
+        """All records, oldest first, with those of calls that have just ended."""
+        self.catch_up()
         return self._book.list_all()
 
     async def forget(self) -> int:
         """Remove all records and wishes; returns how many there were."""
         async with self._storing:
-            for held in (self._searches, self._runs, self._expected, self._changed):
+            for searches in (self._searches, self._searches_of_members):
+                searches.clear()
+            for held in (self._runs, self._expected, self._changed):
                 held.clear()
             self._dropped.clear()
             self._book.clear()
@@ -386,21 +415,32 @@ class SearchHistory:
         if record.key != offer.key and is_read_only == offer.is_read_only:
             self._put(replace(current, verdict="corrected"))
 
-    def _find_search(self, call: EndedCall, place: tuple[str, str]) -> _Search | None:
-        searches = self._searches.get(call.caller, ())
+    def _find_searches(self, caller: int) -> OrderedDict[int, deque[_Search]]:
+        return self._searches if find_voice(caller) == caller else self._searches_of_members
+
+    def _find_search(self, call: EndedCall, caller: int, place: tuple[str, str]) -> _Search | None:
+        searches = self._find_searches(caller).get(caller, ())
         oldest = self._monotonic() - LISTED_FOR_S
         for search in reversed(searches):
             if search.at >= oldest and place in search.offers and call.search in ("", search.id):
                 return search
-        run = call.run_step.partition("/")[0] if call.run_step else ""
-        return self._runs.get(run) if run else None
+        return self._find_run(call)
+
+    def _find_run(self, call: EndedCall) -> _Search | None:
+        return self._runs.get(call.run_step.partition("/")[0]) if call.run_step else None
 
     def _find_offer(self, search: _Search, place: tuple[str, str]) -> _Offer | None:
         """The skill that a step of a run has called; None for a search, which has listed its skills."""
         if search.offers:
             return None
         entry = self._find_named(place[0])
-        return None if entry is None else self._describe(entry, place[1])
+        if entry is None:
+            return None
+        if search.only_roles:
+            skill = self._find_skill(entry, place[1])
+            if skill is None or not skill.roles:
+                return None
+        return self._describe(entry, place[1])
 
     def _describe(self, entry: Entry, skill_id: str) -> _Offer | None:
         known = (entry.id, entry.digest, skill_id)
@@ -413,17 +453,12 @@ class SearchHistory:
             offer = _Offer(key, skill_digest(skill), skill.hints.read_only, skill.is_repeatable)
             if entry.digest is not None:
                 self._digests[known] = offer
-                _trim(self._digests, _MAX_DIGESTS)
+                trim(self._digests, _MAX_DIGESTS)
         return offer
 
     def _find_digest(self, entry: Entry, skill_id: str) -> tuple[str, bool] | None:
         offer = self._describe(entry, skill_id)
         return None if offer is None else (offer.digest, offer.is_repeatable)
-
-    def _hash_caller(self, principal: Principal) -> int:
-        if self._hashes is None:
-            return 0
-        return self._hashes.of_caller(principal.id, is_member=_names_itself(principal))
 
     def _watch(self) -> None:
         """Observe calls from the first search on, so that a process without searches pays nothing."""
@@ -431,6 +466,10 @@ class SearchHistory:
             self._subscribe()
             self._subscribe = None
             self.on_watch()
+
+
+def _make_id() -> str:
+    return urandom(_SEARCH_ID_BYTES).hex()
 
 
 def _judge(outcome: Outcome) -> Verdict | None:
@@ -443,23 +482,7 @@ def _judge(outcome: Outcome) -> Verdict | None:
     return "failed" if outcome.status == "failed" and is_failure else None
 
 
-def _names_itself(principal: Principal) -> bool:
-    """Whether the caller chose its id: it has a token of the mesh, and is not the owner's own command.
-
-    A run has the id of the caller that started it.
-    """
-    is_issued = principal.id.startswith(("token:", "jwt:"))
-    if principal.kind in ("local", "anonymous", "token") or (principal.kind == "run" and is_issued):
-        return False
-    return principal.id not in (LOCAL.id, ANONYMOUS.id)
-
-
 def _calls_itself(call: Call, outcome: Outcome) -> bool:
     """Whether an agent, or a chain of calls that it began, has called the agent, which is no praise."""
     agent = outcome.agent
     return call.principal.id == agent or any(hop.agent == agent for hop in call.trace.path[:-1])
-
-
-def _trim(held: OrderedDict[K, V], limit: int) -> None:
-    while len(held) > limit:
-        held.popitem(last=False)

@@ -14,7 +14,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.text import hide_tokens
 
 ROWS_PER_MINUTE = 10
-"""Of one address: rejected requests cost nothing, and rows take the place of others in the audit."""
+"""Rows for one address: rejected requests cost nothing, and rows take the place of others in the audit."""
 
 _MAX_ADDRESSES = 10_000
 _MAX_PATH_LENGTH = 200

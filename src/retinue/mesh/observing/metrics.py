@@ -124,7 +124,7 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class Figures:
-    """What was read of a process at one time, by metric and labels; ``metrics`` are all that it has."""
+    """The values of a process at one time, by metric and labels; ``metrics`` are all that it has."""
 
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ import pydantic
 from jsonschema_rs import ValidationError
 
 from retinue.core.errors import Problem
+from retinue.core.json_values import find_reference
 from retinue.core.text import suggest
 
 MAX_QUOTED = 120
@@ -73,8 +74,8 @@ def _sort_key(rank: tuple[int, Path]) -> tuple[int, list[tuple[bool, int, str]]]
 def _unfold(error: ValidationError) -> Iterator[ValidationError]:
     """The errors of the only branch of ``anyOf`` that the value can be meant for, if there is just one.
 
-    So a field that is missing inside an optional object is named, instead of "fits no form". The branch of
-    an optional value that asks for null is none that another value can be meant for.
+    So a field that is missing inside an optional object is named, instead of "fits no form". No value other
+    than null can be meant for the branch of an optional value that asks for null.
     """
     if error.kind.name in {"anyOf", "oneOf"} and hasattr(error.kind, "context"):
         here = len(error.instance_path)
@@ -144,7 +145,7 @@ def _known_fields(schema: Any, schema_path: Iterable[Any]) -> list[str] | None:
     target = schema
     for part in list(schema_path)[:-1]:
         if part == "$ref" and isinstance(target, dict):
-            target = _follow(schema, target.get("$ref"))
+            target = find_reference(schema, target.get("$ref"))
         elif isinstance(target, dict) or (isinstance(target, list) and isinstance(part, int)):
             try:
                 target = target[part]
@@ -156,15 +157,6 @@ def _known_fields(schema: Any, schema_path: Iterable[Any]) -> list[str] | None:
         return None
     properties = target.get("properties", {})
     return list(properties) if isinstance(properties, dict) else None
-
-
-def _follow(schema: Any, pointer: Any) -> Any:
-    if not isinstance(pointer, str) or not pointer.startswith("#/"):
-        return None
-    target = schema
-    for part in pointer[2:].split("/"):
-        target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-    return target
 
 
 def _suggest_field(name: str, known: list[str], value: Any) -> str:

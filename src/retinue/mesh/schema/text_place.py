@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def find_text_place(schema: Mapping[str, Any] | None, given: Mapping[str, Any] | None = None) -> str | None:
+def find_text_place(
+    schema: Mapping[str, Any] | None, arguments: Mapping[str, Any] | None = None
+) -> str | None:
     """The name of the argument that takes a text; None where it is not clear.
 
-    It is the only required argument that ``given`` lacks, if that is a string. Where nothing is required or
-    given, it is the only argument that is a string.
+    It is the only required argument that ``arguments`` lack, if that is a string. Where nothing is required
+    and there are no arguments, it is the only argument that is a string.
     """
     if schema is None:
         return None
-    known = given or {}
+    known = arguments or {}
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return None

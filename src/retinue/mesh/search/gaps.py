@@ -55,7 +55,7 @@ _READ_CHARS = 2_000
 def list_kinds(text: str) -> list[str]:
     """The kinds of values in a request, such as ``an audio file``."""
     text = text[:_READ_CHARS]
-    extensions = {found.lower() for found in _FILE.findall(text)}
+    extensions = {extension.lower() for extension in _FILE.findall(text)}
     words = {word.lower() for word in re.findall(r"[A-Za-z]+", text)}
     kinds = [
         kind
@@ -111,7 +111,7 @@ def describe_gap(
     sentences = list(_describe_kinds(text, hits, knows))
     unsaid = STOP_WORDS | _words_of_values(text)
     if not is_likely:
-        partly = {asked for stem_, asked in query.expanded.items() if knows(stem_)}
+        partly = {word for stem_, word in query.expanded.items() if knows(stem_)}
         words = [
             word
             for stem_, word in query.asked.items()

@@ -82,7 +82,7 @@ class RankedSkill:
 
 
 class Learn(Protocol):
-    """What earlier calls say for one search (`retinue.mesh.history.learned_ranking`)."""
+    """The weight of earlier calls in one search (`retinue.mesh.history.learned_ranking`)."""
 
     def propose(self) -> Sequence[tuple[Entry, str]]:
         """Skills that served requests like this one, as entry and skill id, best first."""

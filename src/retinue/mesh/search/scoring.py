@@ -42,7 +42,7 @@ In a small catalogue its own counts say little.
 """
 
 MAX_QUERY_STEMS = 24
-"""Of a longer query, only the stems that the fewest skills have count."""
+"""A longer query counts only with the stems that the fewest skills have."""
 
 MAX_CONTINUATIONS = 16
 MAX_CORRECTIONS = 3
@@ -88,8 +88,8 @@ class SearchQuery:
             self.ends.update((stem[:_HEAD], stem[-_TAIL:]))
             for gram in _grams(stem):
                 self._stems_by_gram.setdefault(gram, []).append(stem)
-        for stem, asked in self.expanded.items():
-            self.worths[stem] = PARTIAL_WEIGHT * self.rarity[asked]
+        for stem, query_stem in self.expanded.items():
+            self.worths[stem] = PARTIAL_WEIGHT * self.rarity[query_stem]
 
     def match(self, stem: str) -> tuple[str, float] | None:
         """The query stem that a stem of a text matches, and the weight of the match; None without one."""
@@ -100,14 +100,14 @@ class SearchQuery:
         grams = _grams(stem)
         shared: dict[str, int] = {}
         for gram in grams:
-            for asked in self._stems_by_gram.get(gram, ()):
-                shared[asked] = shared.get(asked, 0) + 1
+            for query_stem in self._stems_by_gram.get(gram, ()):
+                shared[query_stem] = shared.get(query_stem, 0) + 1
         best: tuple[float, str, float] | None = None
-        for asked, count in shared.items():
-            similarity = 2 * count / (len(grams) + len(_grams(asked)))
+        for query_stem, count in shared.items():
+            similarity = 2 * count / (len(grams) + len(_grams(query_stem)))
             if similarity >= MIN_SIMILARITY:
                 weight = PARTIAL_WEIGHT * similarity
-                candidate = weight * self.rarity[asked], asked, weight
+                candidate = weight * self.rarity[query_stem], query_stem, weight
                 best = candidate if best is None else max(best, candidate)
         return best[1:] if best is not None else None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from retinue.core.record import Listing, ListingKey, Schema, Skill, Visibility
 from retinue.mesh.entry import Entry, kinds_of
-from retinue.mesh.search.words import GREETINGS, stem_words
+from retinue.mesh.search.words import GREETINGS, join_stems
 
 FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "agent": 0.5}
 """Field name → weight. ``labels`` holds the title, tags and similes, ``description`` the examples too,
@@ -112,6 +112,6 @@ def _parameter_texts(schema: Schema | None) -> Iterator[str]:
 
 
 def _join(texts: Iterable[str], words: dict[str, str]) -> str:
-    pairs = stem_words("\n".join(texts), keep=GREETINGS)
-    words.update(pairs)
-    return " ".join([stem for stem, _ in pairs])
+    stems, of_stems = join_stems("\n".join(texts), keep=GREETINGS)
+    words.update(of_stems)
+    return stems

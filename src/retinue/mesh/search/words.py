@@ -14,7 +14,10 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _CACHED_WORDS = 8_192
 
@@ -137,7 +140,8 @@ MAX_TEXT_CHARS = 20_000
 
 MAX_WORD_CHARS = 64
 
-_CACHED_CHUNKS = 8_192
+_CACHED_CHUNKS = 32_768
+"""Chunks whose words are known, about 12 MB: those of a large mesh are drawn from as many."""
 
 
 _ASKING = """
@@ -195,8 +199,23 @@ def stem_words(text: str, *, keep: frozenset[str] = frozenset()) -> list[tuple[s
     Stop words in ``keep`` stay. A text of stop words alone keeps them: ``get_all`` is a name that someone
     may ask for.
     """
-    telling = list(chain.from_iterable(map(_stem_chunk, _chunks(text), repeat(keep))))
+    telling = list(chain.from_iterable(map(_stems_beside(keep).__getitem__, _chunks(text))))
     return telling or [(word, word) for word in split_words(text)]
+
+
+def join_stems(text: str, *, keep: frozenset[str] = frozenset()) -> tuple[str, dict[str, str]]:
+    """The stems of `stem_words`, separated by spaces, and the last word of each stem.
+
+    A text that is indexed has hundreds of words, of which most are known.
+    """
+    chunks, stems = _chunks(text), _stems_beside(keep)
+    joined = " ".join(filter(None, map(stems.joined.__getitem__, chunks)))
+    if not joined:
+        words = split_words(text)
+        return " ".join(words), dict(zip(words, words, strict=True))
+    # the last word of a stem is kept, so the last place of each chunk counts
+    distinct = [*dict.fromkeys(reversed(chunks))]
+    return joined, dict(chain.from_iterable(map(stems.__getitem__, reversed(distinct))))
 
 
 def _chunks(text: str) -> list[str]:
@@ -204,10 +223,47 @@ def _chunks(text: str) -> list[str]:
     return (_ASCII_CHUNK if text.isascii() else _CHUNK).findall(text)
 
 
-@lru_cache(maxsize=_CACHED_CHUNKS)
-def _stem_chunk(chunk: str, keep: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    kept = (word for word in _split_chunk(chunk) if word not in STOP_WORDS or word in keep)
-    return tuple((stem(word), word) for word in kept)
+class _Stems(dict[str, tuple[tuple[str, str], ...]]):
+    """The stems of a chunk, each with its word, by chunk; ``joined`` has the stems alone as one text.
+
+    A full table is emptied, because a look-up in a dict costs a third of one in an `lru_cache`.
+    """
+
+    def __init__(self, keep: frozenset[str]) -> None:
+        self.joined = _JoinedStems(self)
+        self._stop_words = STOP_WORDS - keep
+
+    def __missing__(self, chunk: str) -> tuple[tuple[str, str], ...]:
+        kept = (word for word in _split_chunk(chunk) if word not in self._stop_words)
+        pairs = tuple((stem(word), word) for word in kept)
+        _remember(self, chunk, pairs)
+        return pairs
+
+
+class _JoinedStems(dict[str, str]):
+    """The stems of a chunk as one text, by chunk."""
+
+    def __init__(self, stems: _Stems) -> None:
+        self._stems = stems
+
+    def __missing__(self, chunk: str) -> str:
+        joined = " ".join([stem for stem, _ in self._stems[chunk]])
+        _remember(self, chunk, joined)
+        return joined
+
+
+def _remember(table: dict[str, T], chunk: str, stems: T) -> None:
+    """Add a chunk to a table; a longer chunk than a word is not likely to come again."""
+    if len(chunk) <= MAX_WORD_CHARS:
+        if len(table) >= _CACHED_CHUNKS:
+            table.clear()
+        table[chunk] = stems
+
+
+@lru_cache(maxsize=4)
+def _stems_beside(keep: frozenset[str]) -> _Stems:
+    """The table for texts that keep these stop words."""
+    return _Stems(keep)
 
 
 @lru_cache(maxsize=_CACHED_CHUNKS)

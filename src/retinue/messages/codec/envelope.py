@@ -296,7 +296,7 @@ def render_envelope(envelope: Envelope) -> dict[str, Any]:
 
 
 def describe_envelope(envelope: Envelope) -> dict[str, Any]:
-    """What a message says, with plain names of agents and without trace and signature."""
+    """The content of a message, with plain names of agents and without trace and signature."""
     return {
         "performative": envelope.performative,
         "sender": envelope.sender,

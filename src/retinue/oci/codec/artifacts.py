@@ -216,7 +216,7 @@ def only_card_of(name: str, repository: str) -> Guard:
 def only_version_of(name: str, repository: str, tag: str, version: str | None) -> Guard:
     """Guard: as `only_card_of`, and a tag keeps its major version (specification 7.9).
 
-    It raises TagTakenError as well. A version that is none may replace any, and be replaced.
+    It raises TagTakenError as well. A text that is no version may replace any version, and be replaced.
     """
     only_card = only_card_of(name, repository)
 

@@ -132,8 +132,8 @@ class RegistryLogin:
                 return refused != who.basic
         return False
 
-    def _fetch_token(self, server: Challenge, wanted: str, scope: str) -> Flow[None]:
-        response = yield self._token_request(server, wanted)
+    def _fetch_token(self, server: Challenge, requested_scope: str, scope: str) -> Flow[None]:
+        response = yield self._token_request(server, requested_scope)
         if response.status != 200:
             _, message = parse_error(response.body)
             reason = message or "no reason given"
@@ -143,7 +143,7 @@ class RegistryLogin:
         value, life_s = _parse_token(self._base_url, response)
         self._tokens[scope] = _Token(value, self._clock() + life_s * _USED_OF_LIFE)
 
-    def _token_request(self, server: Challenge, wanted: str) -> RegistryRequest:
+    def _token_request(self, server: Challenge, requested_scope: str) -> RegistryRequest:
         """The token request; its realm is usually another host, as Docker specifies."""
         realm = server.parameters["realm"]
         parts = urlsplit(realm)
@@ -155,7 +155,7 @@ class RegistryLogin:
             )
         parameters = {
             "service": server.parameters.get("service", ""),
-            "scope": wanted,
+            "scope": requested_scope,
             "client_id": CLIENT_ID,
         }
         query = {key: value for key, value in parameters.items() if value}

@@ -38,9 +38,9 @@ Pulled = Mapping[str, Artifact | RegistryError | None]
 """By repository: an artifact, the error that it has, or None to pull it by itself."""
 
 
-def render_wanted(wanted: Mapping[str, str]) -> bytes:
+def render_wanted(digests: Mapping[str, str]) -> bytes:
     """Render the request for digests by repository."""
-    return orjson.dumps({"manifests": dict(wanted)})
+    return orjson.dumps({"manifests": dict(digests)})
 
 
 def parse_wanted(body: bytes) -> dict[str, str]:
@@ -65,7 +65,7 @@ def render_manifests(manifests: Mapping[str, bytes | None]) -> bytes:
     return orjson.dumps({"manifests": {name: _text_or_none(raw) for name, raw in manifests.items()}})
 
 
-def parse_manifests(body: bytes, wanted: Collection[str]) -> dict[str, bytes | None]:
+def parse_manifests(body: bytes, names: Collection[str]) -> dict[str, bytes | None]:
     """Parse the manifests of the wanted repositories in a response; empty when it is invalid."""
     try:
         manifests = parse_object(body, where="the response", what="it").get("manifests")
@@ -76,7 +76,7 @@ def parse_manifests(body: bytes, wanted: Collection[str]) -> dict[str, bytes | N
     return {
         name: raw.encode() if isinstance(raw, str) else None
         for name, raw in manifests.items()
-        if name in wanted
+        if name in names
     }
 
 
@@ -85,21 +85,26 @@ def pull_many(references: Iterable[Reference]) -> Flow[Pulled]:
 
     Empty when the registry does not support the request. Repositories left out may be requested again.
     """
-    wanted = {reference.repository: reference for reference in references if reference.digest is not None}
-    digests = {name: reference.digest or "" for name, reference in wanted.items()}
+    by_repository = {
+        reference.repository: reference for reference in references if reference.digest is not None
+    }
+    digests = {name: reference.digest or "" for name, reference in by_repository.items()}
     response = yield RegistryRequest(
         "POST",
         BULK_PATH,
         {"accept": BULK_TYPE, "content-type": BULK_TYPE},
         render_wanted(digests),
         MAX_RESPONSE_BYTES,
-        f"{len(wanted)} manifests",
+        f"{len(by_repository)} manifests",
         always_repeatable=True,
     )
     # A registry that gives the path another meaning may answer 200 as well.
     if response.status != 200 or not response.headers.get("content-type", "").startswith(BULK_TYPE):
         return {}
-    return {name: _open(wanted[name], raw) for name, raw in parse_manifests(response.body, wanted).items()}
+    return {
+        name: _open(by_repository[name], raw)
+        for name, raw in parse_manifests(response.body, by_repository).items()
+    }
 
 
 def _open(reference: Reference, raw: bytes | None) -> Artifact | RegistryError | None:

@@ -190,7 +190,8 @@ def pull_blob(repository: str, blob: Descriptor, *, where: str) -> Flow[bytes]:
 def delete(reference: Reference) -> Flow[None]:
     """Delete a tag or digest.
 
-    docker-registry deletes only by digest, so it removes the manifest with all its tags.
+    docker-registry 2 deletes only by digest, so it removes the manifest with all its tags; version 3 removes
+    the tag alone.
     Raises ReferenceNotFoundError, RegistryRefusedError (with the setting to change if deletion is disabled).
     """
     if reference.target is None:

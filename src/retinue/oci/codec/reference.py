@@ -251,15 +251,15 @@ def choose_version_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(versions, key=rank_tag, reverse=True)[:MAX_VERSIONS])
 
 
-def choose_tag(tags: Iterable[str], wanted: str | None = None) -> str | None:
-    """Choose the tag to read: ``wanted``, else the highest version, else ``latest``, else the first
+def choose_tag(tags: Iterable[str], requested: str | None = None) -> str | None:
+    """Choose the tag to read: ``requested``, else the highest version, else ``latest``, else the first
     (specification 2, doubt 7).
 
-    None when there is no tag of an artifact, or ``wanted`` is not among them.
+    None when there is no tag of an artifact, or ``requested`` is not among them.
     """
     held = sorted(tags)
-    if wanted is not None:
-        return wanted if wanted in held else None
+    if requested is not None:
+        return requested if requested in held else None
     ordered = [tag for tag in held if not is_referrers_tag(tag)]
     if len(ordered) <= 1:
         return ordered[0] if ordered else None

@@ -131,12 +131,12 @@ class LayoutRegistry:
         """The stored manifest of a tag or digest; None when absent."""
         return self._layout(repository).find_manifest(target)
 
-    async def find_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
-        """Manifests by repository for the digests in ``wanted``, up to ``limit_bytes`` in total.
+    async def find_manifests(self, digests: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
+        """Manifests by repository for the digests in ``digests``, up to ``limit_bytes`` in total.
 
         None for a manifest that is absent, damaged or larger than ``limit_bytes`` by itself.
         """
-        return await asyncio.to_thread(self._read_manifests, wanted, limit_bytes)
+        return await asyncio.to_thread(self._read_manifests, digests, limit_bytes)
 
     async def find_blob(self, repository: str, digest: str) -> bytes | None:
         """Verified content by digest, stored or uploaded for a later manifest; None when absent."""
@@ -407,10 +407,10 @@ class LayoutRegistry:
                     heads[repository] = {tag: e.digest for tag, e in entries.items() if e is not None}
         return heads
 
-    def _read_manifests(self, wanted: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
+    def _read_manifests(self, digests: Mapping[str, str], limit_bytes: int) -> dict[str, bytes | None]:
         manifests: dict[str, bytes | None] = {}
         left = limit_bytes
-        for repository, digest in wanted.items():
+        for repository, digest in digests.items():
             content = None
             with suppress(StateDamagedError, BusyError, InvalidReferenceError):
                 content = self._find_small_manifest(repository, digest, limit_bytes)

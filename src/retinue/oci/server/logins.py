@@ -106,7 +106,7 @@ class RegistryLogins:
 
 
 def _grant(requested: Scopes, allowed: frozenset[str]) -> dict[str, frozenset[str]]:
-    """What of the requested scopes is granted; a scope without any action is left out."""
+    """The granted part of the requested scopes; a scope without any action is left out."""
     granted = {}
     for resource, actions in requested.items():
         if resource == CATALOG:

@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -63,11 +63,8 @@ from retinue.web.registry_tokens import TOKEN_PATH, RegistryTokens
 _RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
 
 
-IsShown = Callable[[str], bool]
-"""Whether a repository is shown."""
-
-FindShown = Callable[[Request], Awaitable[IsShown | None]]
-"""The part of the registry that the caller of a request may see; None = every repository."""
+KeepShown = Callable[[Request, Sequence[str]], Awaitable[Sequence[str]]]
+"""Keeps those of some repositories that the caller of a request may see, in their order."""
 
 
 _LOOK_S = 0.2
@@ -78,15 +75,15 @@ _LISTED_S = 10.0
 """How long the pages of a catalog come from one list: to walk 100,000 folders takes 1.6 s."""
 
 
-async def show_all(request: Request) -> IsShown | None:
+async def show_all(request: Request, repositories: Sequence[str]) -> Sequence[str]:
     """Shows every repository to every caller."""
-    return None
+    return repositories
 
 
 def routes(
     registry: LayoutRegistry,
     store: LayoutRegistry | None = None,
-    find_shown: FindShown = show_all,
+    keep_shown: KeepShown = show_all,
     *,
     is_member: Callable[[str], bool] = lambda _publisher: True,
     max_manifests_bytes: int = MAX_MANIFESTS_BYTES,
@@ -96,13 +93,13 @@ def routes(
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
     With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
-    rejected. ``find_shown`` hides repositories from callers that may not write. ``is_member`` tells
+    rejected. ``keep_shown`` hides repositories from callers that may not write. ``is_member`` tells
     whether a caller on another machine still has a valid token. A bulk answer has at most
     ``max_manifests_bytes`` of manifests. With ``tokens`` it has a token endpoint and accepts its tokens.
     ``check_publish`` raises an error for a principal that may not push to, nor delete from, a repository.
     """
     logins = RegistryLogins(tokens)
-    pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes, logins)
+    pull = _PullEndpoint(registry, keep_shown, store is not None, max_manifests_bytes, logins)
 
     def reading(handler: Handler) -> Handler:
         return with_error_responses(
@@ -154,6 +151,16 @@ def _push_routes(push: PushEndpoint, logins: RegistryLogins) -> list[BaseRoute]:
     ]
 
 
+_LOOKED_AT = PAGE_SIZE_LIMIT + 1
+"""Repositories of which it is asked at once whether a caller may see them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    names: list[str]
+    has_more: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Listed:
     """The repositories at one stamp of the registry; ``until`` is a time on the monotonic clock."""
@@ -167,14 +174,14 @@ class _PullEndpoint:
     def __init__(
         self,
         registry: LayoutRegistry,
-        find_shown: FindShown,
+        keep_shown: KeepShown,
         writable: bool,
         max_manifests_bytes: int,
         logins: RegistryLogins,
     ) -> None:
         self._logins = logins
         self._registry = registry
-        self._find_shown = find_shown
+        self._shows_some = keep_shown
         self._writable = writable
         self._max_manifests_bytes = max_manifests_bytes
         self._listed = _Listed([], "", 0.0)
@@ -193,11 +200,21 @@ class _PullEndpoint:
 
     async def catalog(self, request: Request) -> Response:
         """GET /v2/_catalog: plain, or with the digests of all tags when the client accepts `CATALOG_TYPE`."""
-        names = await self._keep_shown(request, await self._list_repositories(request))
+        page = await self._cut_shown(request, await self._list_repositories(request))
         if CATALOG_TYPE not in request.headers.get("accept", ""):
-            return _page(request, names, "repositories")
-        heads = await self._registry.read_heads(_cut(request, names)[0])
-        return _page(request, names, "repositories", heads=heads)
+            return _render_page(request, page, "repositories")
+        heads = await self._registry.read_heads(page.names)
+        return _render_page(request, page, "repositories", heads=heads)
+
+    async def _cut_shown(self, request: Request, names: Sequence[str]) -> _Page:
+        """One page of those of the names that the caller may see; looks at no more names than it needs."""
+        limit, at = _page_size(request), _position_of(request, names)
+        shown: list[str] = []
+        while at < len(names) and len(shown) <= limit:
+            shown += await self._keep_shown(request, names[at : at + _LOOKED_AT])
+            at += _LOOKED_AT
+            await asyncio.sleep(0)
+        return _Page(shown[:limit], len(shown) > limit)
 
     async def _list_repositories(self, request: Request) -> list[str]:
         """All repositories. The pages after the first one are pages of one list, while nothing is written."""
@@ -233,7 +250,9 @@ class _PullEndpoint:
         tags = await self._list_tags(request, name)
         if not tags:
             raise RegistryErrorResponse("NAME_UNKNOWN", f"there is no repository {name}")
-        return _page(request, tags, "tags", {"name": name})
+        limit, at = _page_size(request), _position_of(request, tags)
+        page = _Page(tags[at : at + limit], len(tags) > at + limit)
+        return _render_page(request, page, "tags", {"name": name})
 
     async def manifest(self, request: Request) -> Response:
         """GET …/manifests/<tag or digest>"""
@@ -267,11 +286,10 @@ class _PullEndpoint:
             headers[FILTERED] = "artifactType"
         return Response(render_referrers(rows), headers=headers)
 
-    async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
-        is_shown = await self._find_shown(request)
+    async def _keep_shown(self, request: Request, names: Iterable[str]) -> Sequence[str]:
         # their digests are known to those only who were given them
-        names = [name for name in names if not is_saved_files(name) or may_write(request)]
-        return names if is_shown is None else [name for name in names if is_shown(name)]
+        held = [name for name in names if not is_saved_files(name) or may_write(request)]
+        return await self._shows_some(request, held)
 
     async def _shows(self, request: Request, name: str) -> bool:
         return bool(await self._keep_shown(request, [name]))
@@ -327,9 +345,9 @@ def _read_range(request: Request, size: int) -> tuple[int, int] | None:
     return (first, min(last, size - 1)) if first <= last or first >= size else None
 
 
-def _page(
+def _render_page(
     request: Request,
-    names: list[str],
+    page: _Page,
     key: str,
     extra: dict[str, str] | None = None,
     *,
@@ -340,13 +358,12 @@ def _page(
     With ``heads`` it is the extended catalog. Without ``n`` a page has a thousand names, because the client
     of seed 001 does not follow links.
     """
-    page, has_more = _cut(request, names)
     headers = dict(API_VERSION)
-    if page and has_more:
-        query = urlencode({"n": _page_size(request.query_params.get("n")), "last": page[-1]})
+    if page.names and page.has_more:
+        query = urlencode({"n": _page_size(request), "last": page.names[-1]})
         headers["link"] = render_next_link(f"{request.url.path}?{query}")
-    page_heads = {} if heads is None else {"heads": render_heads(page, heads)}
-    body = orjson.dumps({**(extra or {}), key: page, **page_heads})
+    page_heads = {} if heads is None else {"heads": render_heads(page.names, heads)}
+    body = orjson.dumps({**(extra or {}), key: page.names, **page_heads})
     headers["etag"] = f'"{digest_of(body)}"'
     if _is_cached(request, headers["etag"]):
         return Response(status_code=304, headers=headers)
@@ -354,14 +371,13 @@ def _page(
     return Response(body, headers=headers)
 
 
-def _cut(request: Request, names: list[str]) -> tuple[list[str], bool]:
-    """The names of one page, and whether more follow."""
-    limit = _page_size(request.query_params.get("n"))
-    at = bisect_right(names, request.query_params.get("last", ""))
-    return names[at : at + limit], len(names) > at + limit
+def _position_of(request: Request, names: Sequence[str]) -> int:
+    """Where the page of a request begins in a sorted list."""
+    return bisect_right(names, request.query_params.get("last", ""))
 
 
-def _page_size(text: str | None) -> int:
+def _page_size(request: Request) -> int:
+    text = request.query_params.get("n")
     if text is None:
         return PAGE_SIZE_LIMIT
     if not text.isascii() or not text.isdigit() or len(text) > 9:

@@ -350,28 +350,28 @@ def _name_skills(operations: list[tuple[str, str, str | None]]) -> list[str]:
     An operationId that is safe stays; in any other each unsafe character is ``_``, and a hash of method and
     path ends a name that is too long or that two operations want.
     """
-    wanted = [
+    names = [
         _UNSAFE.sub("_", stated or f"{method}{path}").strip("_") or method
         for method, path, stated in operations
     ]
-    count = Counter(wanted)
+    count = Counter(names)
     exact = Counter(stated for *_, stated in operations)
     kept = {
         at
-        for at, ((*_, stated), name) in enumerate(zip(operations, wanted, strict=True))
+        for at, ((*_, stated), name) in enumerate(zip(operations, names, strict=True))
         if len(name) <= MAX_SKILL_ID_LENGTH and (count[name] == 1 or (stated == name and exact[name] == 1))
     }
-    taken = {wanted[at] for at in kept}
+    taken = {names[at] for at in kept}
     for at, (method, path, _) in enumerate(operations):
         digest = f"{method} {path}"
         while at not in kept:
             digest = sha256(digest.encode("utf-8", "surrogatepass")).hexdigest()
-            name = f"{wanted[at][: MAX_SKILL_ID_LENGTH - 1 - _HASH_LENGTH]}_{digest[:_HASH_LENGTH]}"
+            name = f"{names[at][: MAX_SKILL_ID_LENGTH - 1 - _HASH_LENGTH]}_{digest[:_HASH_LENGTH]}"
             if name not in taken:
-                wanted[at] = name
+                names[at] = name
                 taken.add(name)
                 break
-    return wanted
+    return names
 
 
 def _describe(method: str, path: str, summary: str, description: str, deprecated: bool) -> str:

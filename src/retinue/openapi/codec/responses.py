@@ -33,7 +33,7 @@ from retinue.openapi.codec.operations import Operation
 
 MAX_DETAIL_LENGTH = 300
 MAX_ERROR_BODY_BYTES = 8 * 1024
-"""Of the body of an error, which goes into the error's data."""
+"""Bytes of the body of an error, which goes into the error's data."""
 
 MAX_DECOMPRESSED_BYTES = 32 * 1024 * 1024
 TOO_LARGE_REMEDY = "ask for less: a smaller page, fewer fields, or a narrower filter"

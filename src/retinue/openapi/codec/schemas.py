@@ -28,7 +28,7 @@ MAX_DEPTH = 24
 
 MAX_DEFINITIONS = 1_000
 MAX_DEFINITIONS_BYTES = 512 * 1024
-"""Of the definitions that one schema brings. Those beyond accept anything: the compiler takes an eighth."""
+"""Bytes of the definitions that one schema brings; definitions beyond them accept anything."""
 
 _MAX_WRITTEN_OUT = 200
 """Definitions inside a schema that are written out, each time that something refers to them."""

@@ -158,7 +158,7 @@ def _variable(prefix: str, name: str) -> str:
 
 
 def _is_given(scheme: SecurityScheme, environment: Mapping[str, str]) -> bool:
-    # An empty password is one that some services ask for; an empty user name or key is none.
+    # Some services ask for an empty password. An empty user name or key counts as not given.
     return all(name in environment for name in scheme.variables) and environment[scheme.variables[0]] != ""
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from typing import Any, Literal, NamedTuple, get_args
 
-from retinue.core.call import Principal
+from retinue.approvals.records import SCOPE
+from retinue.core.call import LOCAL, Principal
 from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal, render_time
@@ -191,13 +192,13 @@ class Replay:
 
     def _select(self, resource: Resource, caller: Caller, *, is_known: bool) -> list[Policy]:
         if is_known:
-            return self._engine(self.policies.policies).select(resource, CALL, caller.id)
+            return self._engine(self.policies.policies).select(resource, CALL, caller)
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
             if policy.concerns_action(CALL.id)
-            and (policy.concerns(resource.id, containers, caller.id) or _may_contain(policy))
+            and (policy.concerns(resource, containers, caller) or _may_contain(policy))
         ]
 
     def _may_apply(
@@ -251,6 +252,12 @@ class Replay:
 def is_decided(call: PastCall, relays: frozenset[str]) -> bool:
     """Whether policies decide about such a call: not about relays of the hub, nor the owner's answers."""
     return not (call.key.agent == HUB_NAME and call.key.skill in relays | OWNERS_SKILLS)
+
+
+def is_of_owner(call: PastCall) -> bool:
+    """Whether the owner has called a skill that no policy forbids to an owner."""
+    is_owner = call.caller == LOCAL.id or SCOPE in (call.scopes or ())
+    return is_owner and call.key.agent == HUB_NAME and call.key.skill in OWNERS_SKILLS
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class _Use:
 
 @dataclass(slots=True, eq=False)
 class Usage:
-    """Who has used which skill; calls that were denied are none.
+    """Who has used which skill; calls that were denied do not count.
 
     ``gone`` are used skills that no listing has now, for which no permit is written.
     """

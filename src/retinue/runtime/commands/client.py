@@ -123,7 +123,7 @@ class RunFollower:
     async def run(
         self,
         workflow: str | Mapping[str, Any],
-        given: Any,
+        run_input: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
         budget: CallLimits | None = None,
@@ -131,14 +131,14 @@ class RunFollower:
         """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
-        asked = {"workflow": workflow, "input": given, "run": run}
-        asked |= _given(overrides=overrides, progress=self._shows_reports)
-        return await self._own(run, self._client.get("start_run", asked, **_given(budget=budget)))
+        arguments = {"workflow": workflow, "input": run_input, "run": run}
+        arguments |= _given(overrides=overrides, progress=self._shows_reports)
+        return await self._own(run, self._client.get("start_run", arguments, **_given(budget=budget)))
 
     async def run_file(
         self,
         loaded: Loaded,
-        given: Any,
+        run_input: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
         budget: CallLimits | None = None,
@@ -147,7 +147,7 @@ class RunFollower:
         from retinue.runtime.commands.file_places import FilePlaces
 
         self._places = FilePlaces.of(loaded)
-        return await self.run(loaded.definition.to_json(), given, run_id, overrides, budget)
+        return await self.run(loaded.definition.to_json(), run_input, run_id, overrides, budget)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""
@@ -160,18 +160,18 @@ class RunFollower:
     async def rerun(self, run: str, from_step: str) -> Any:
         """Run again from a step, as a new run, and return its output, as `run`."""
         new = uuid.uuid4().hex
-        asked = {"run": run, "from_step": from_step, "new_run": new}
-        return await self._own(new, self._client.get("rerun_run", asked))
+        arguments = {"run": run, "from_step": from_step, "new_run": new}
+        return await self._own(new, self._client.get("rerun_run", arguments))
 
     async def follow(self, run: str, after: int = 0) -> Any:
         """Follow a run without owning it and return its output, as `run`."""
         reported = 0
         while True:
-            asked: dict[str, Any] = {"run": run, "after": after, "wait_s": FOLLOW_WAIT_S}
+            arguments: dict[str, Any] = {"run": run, "after": after, "wait_s": FOLLOW_WAIT_S}
             if self._shows_reports:
-                asked["progress_after"] = reported
+                arguments["progress_after"] = reported
             try:
-                reply = await self._client.get("follow_run", asked, timeout_s=FOLLOW_WAIT_S + 40)
+                reply = await self._client.get("follow_run", arguments, timeout_s=FOLLOW_WAIT_S + 40)
             except RetinueError as error:
                 is_stopping = error.type == StoppingError.type
                 if is_stopping or isinstance(error, AgentUnreachableError):
@@ -329,9 +329,9 @@ _EFFECTS = {
 def describe_effects(effects: Mapping[str, Any] | None) -> list[str]:
     """One line for each call that had an effect before the run was cancelled."""
     lines = []
-    for word, said in _EFFECTS.items():
+    for word, words in _EFFECTS.items():
         calls = (effects or {}).get(word, ())
-        lines += [f"  {said}: {one['step']} ({one['skill']} at {one['agent']})" for one in calls]
+        lines += [f"  {words}: {call['step']} ({call['skill']} at {call['agent']})" for call in calls]
     return lines
 
 

@@ -72,7 +72,9 @@ def _find_issued(client: Client, file: Path, name: str, state: State) -> tuple[I
         return None, ""
     digest = sha256(match[0].encode()).hexdigest()
     tokens = TokenFile(state.keys).list_all()
-    return next((one for one in tokens if (one.digest, one.name) == (digest, client.name)), None), match[0]
+    return next(
+        (token for token in tokens if (token.digest, token.name) == (digest, client.name)), None
+    ), match[0]
 
 
 def _end_of(client: Client) -> str:

@@ -210,15 +210,15 @@ def read_servers(
     """
     text = read_text(place.file)
     entries = {} if text is None else client.list_entries(text, str(place.file), place.container)
-    found = []
+    rows = []
     for name, entry in entries.items():
         if is_hub(entry, client):
             continue
         server = read_server(name, entry, client, places(), place.folder)
         if server.table is not None and is_own_hub(server.table, own_url):
             server = FoundServer(name, None, "it is this hub")
-        found.append((server, entry))
-    return found
+        rows.append((server, entry))
+    return rows
 
 
 def list_servers(client_name: str, project: Path | None, own_url: str | None) -> list[FoundServer]:
@@ -227,8 +227,8 @@ def list_servers(client_name: str, project: Path | None, own_url: str | None) ->
     Raises InvalidSettingError for an unknown client and an invalid file.
     """
     client = get_client(client_name)
-    found = [read_servers(client, place, own_url) for place in find_places(client, project)]
-    return [server for servers in found for server, _ in servers]
+    per_place = [read_servers(client, place, own_url) for place in find_places(client, project)]
+    return [server for servers in per_place for server, _ in servers]
 
 
 def is_seen(client: Client, file: Path) -> bool:

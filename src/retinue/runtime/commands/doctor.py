@@ -43,7 +43,7 @@ from retinue.runtime.checks.state import (
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.imports import list_rows
 from retinue.runtime.factories import configured_registry
-from retinue.runtime.imports.files import open_pins, read_imports
+from retinue.runtime.imports.files import list_waiting, read_imports
 from retinue.runtime.launch import tables_of
 from retinue.runtime.loading.policy_files import check_policies
 from retinue.runtime.models import list_model_states
@@ -138,7 +138,7 @@ def _describe_missing(name: str, error: RetinueError) -> Check:
 async def _check_imports(settings: Settings, state: State) -> list[Check]:
     """Each import that does not run, or whose tools wait to be accepted; else that all are connected."""
     try:
-        kept, pins = read_imports(settings, state), open_pins(settings, state)
+        kept, waiting = read_imports(settings, state), list_waiting(settings, state)
         if not kept:
             return []
         async with open_client(settings, state) as client:
@@ -154,8 +154,8 @@ async def _check_imports(settings: Settings, state: State) -> list[Check]:
         if status != "available":
             remedy = f"mend it, or remove it: retinue imports remove {name}"
             checks.append(Check(f"import {name}", "warn", reason or str(status), remedy))
-        if waiting := pins.list_waiting(name):
-            names = f"{', '.join(list(waiting)[:_SHOWN_NAMES])}{' …' * (len(waiting) > _SHOWN_NAMES)}"
+        if tools := waiting[name]:
+            names = f"{', '.join(tools[:_SHOWN_NAMES])}{' …' * (len(tools) > _SHOWN_NAMES)}"
             remedy = f"see the changes: retinue imports accept {name} --show"
             checks.append(Check(f"import {name}", "warn", f"waits to be accepted: {names}", remedy))
     return [Check("imports", "ok", f"{connected} of {len(kept)} connected"), *checks]

@@ -20,7 +20,7 @@ from retinue.core.errors import (
 from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
-from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
+from retinue.runtime.imports.files import find_members, find_own_url, open_pins, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -164,8 +164,13 @@ def check_names(
 
 def remove_import(settings: Settings, state: State, name: str) -> None:
     """Remove an import and its accepted tools; the caller ends its login. Raises InvalidSettingError."""
-    if name not in read_imports(settings, state):
+    members = find_members(settings, state, name)
+    if not members:
         raise unknown_import(name)
+    if team := members[0].team:
+        raise InvalidSettingError(
+            "NAME", f"it is an import of the team {team}", remedy=f"stop the team: retinue down {team}"
+        )
     if name in settings.imports.servers:
         raise InvalidSettingError(
             f"imports.{name}", "it is set in retinue.toml", remedy="remove the table there"

@@ -31,8 +31,8 @@ async def ask_hub(settings: Settings, state: State, url: str) -> Listed:
     try:
         async with open_client(settings, state, hub_url=url) as client:
             agents = await client.get("list_agents", timeout_s=_ASK_WITHIN_S)
-            asked = {"status": "running", "limit": _SHOWN_RUNS}
-            runs = await client.get("list_runs", asked, timeout_s=_ASK_WITHIN_S)
+            arguments = {"status": "running", "limit": _SHOWN_RUNS}
+            runs = await client.get("list_runs", arguments, timeout_s=_ASK_WITHIN_S)
     except RetinueError as error:
         return Listed(problem=error.message)
     return Listed(agents["agents"], runs["runs"])

@@ -19,19 +19,19 @@ from retinue.core.record import AgentRecord, Listing, ListingKey
 from retinue.hub.orchestration.results import METADATA_KEY
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
-from retinue.mcp.relay.session_records import RelayedRecords
 from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
-from retinue.mcp.server.session_records import SessionRecords
+from retinue.mcp.session_records import RelayedRecords, SessionRecords
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.imports.reads import HubReads, ServerReads, ServersInHub
 from retinue.mcp.upstream.imports.server import IMPORTS
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
+from retinue.mesh.directory.sources import name_member
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import Access, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Read, Reader, ReadRequest
@@ -228,10 +228,10 @@ class FallbackEndpoints:
             return lambda: None
 
         def notify_of_resource(observer: ChangeObserver, name: str, uri: str) -> None:
-            if name == listing.key:
+            if name == member:
                 observer(Change("resource", uri))
 
-        imported = self._imported
+        imported, member = self._imported, name_member(listing.id)
         servers = imported.servers if imported is not None and listing.source == IMPORTS else None
         dispatcher = self._dispatcher
         offer = RecordOffer(
@@ -242,7 +242,7 @@ class FallbackEndpoints:
             logs=servers is not None,
             listing=listing,
         )
-        source = _Nothing() if servers is None or imported is None else ServerReads(imported, listing.key)
+        source = _Nothing() if servers is None or imported is None else ServerReads(imported, member)
         timeout_s = dispatcher.timeouts.endpoint_s
         reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)
         server = lazy_server(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from starlette.requests import Request
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access, decide_listings, is_whole
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import Access, AgentView, decide_listings, is_whole
 from retinue.oci.server.logins import may_write
-from retinue.oci.server.pull import FindShown, IsShown
+from retinue.oci.server.pull import KeepShown
 from retinue.oci.server.webhooks import HOOK_TOKEN
 from retinue.oci.source import AGENTS, PROMPTS, WORKFLOWS
 from retinue.parts.shown_agents import OPENED_AT_ONCE
@@ -38,7 +39,7 @@ def hook_tokens(hooks: HookTable, environ: Mapping[str, str]) -> dict[str, Princ
     return {token: HOOK_TOKEN}
 
 
-def shown_repositories(directory: Directory, access: Access) -> FindShown:
+def shown_repositories(directory: Directory, access: Access) -> KeepShown:
     """Shows all repositories to the mesh itself and to callers that see every agent.
 
     To the others it shows those whose agents they all see whole, because published cards are never edited,
@@ -46,30 +47,39 @@ def shown_repositories(directory: Directory, access: Access) -> FindShown:
     new or was refused, is hidden from them, because its owner is unknown.
     """
 
-    async def find_shown(request: Request) -> IsShown | None:
+    async def keep_shown(request: Request, repositories: Sequence[str]) -> Sequence[str]:
         view = access.view_of(identity_of(request.scope).principal)
         if view is None or may_write(request):
-            return None
+            return repositories
         await directory.ensure_fresh()
-        agents: defaultdict[str, set[str]] = defaultdict(set)
-        parts: set[str] = set()
-        published = [entry for entry in directory.list_held() if entry.source == HOME_SOURCE]
-        for entry in published:
-            agents[entry.key].add(entry.name)
-        for start in range(0, len(published) if view.lists else 0, OPENED_AT_ONCE):
-            for listing in directory.open_all(published[start : start + OPENED_AT_ONCE]):
-                await decide_listings(view, [listing])
-                if not is_whole(view, listing):
-                    parts.add(listing.key)
-            await asyncio.sleep(0)
+        keys = {repository: _key_of_card(repository) for repository in repositories}
+        agents = {key: directory.list_tags(HOME_SOURCE, key) for key in keys.values()}
+        parts = await _list_parts(directory, view, [*chain.from_iterable(agents.values())])
 
-        def is_shown(repository: str) -> bool:
-            if repository.startswith(PROMPTS):
-                repository = f"{AGENTS}{repository.removeprefix(PROMPTS)}"
-            if repository in agents:
-                return repository not in parts and all(map(view, agents[repository]))
-            return repository.startswith(WORKFLOWS)
+        def is_shown(key: str) -> bool:
+            if agents[key]:
+                return key not in parts and all(view(entry.name) for entry in agents[key])
+            return key.startswith(WORKFLOWS)
 
-        return is_shown
+        return [repository for repository in repositories if is_shown(keys[repository])]
 
-    return find_shown
+    return keep_shown
+
+
+def _key_of_card(repository: str) -> str:
+    """The repository of the card that belongs to the file of an agent; any other repository as it is."""
+    if repository.startswith(PROMPTS):
+        return f"{AGENTS}{repository.removeprefix(PROMPTS)}"
+    return repository
+
+
+async def _list_parts(directory: Directory, view: AgentView, published: Sequence[Entry]) -> set[str]:
+    """The keys of the agents of which the caller sees a part only."""
+    parts: set[str] = set()
+    for start in range(0, len(published) if view.lists else 0, OPENED_AT_ONCE):
+        for listing in directory.open_all(published[start : start + OPENED_AT_ONCE]):
+            await decide_listings(view, [listing])
+            if not is_whole(view, listing):
+                parts.add(listing.key)
+        await asyncio.sleep(0)
+    return parts

@@ -3,6 +3,9 @@
 The system wakes every process for a new connection. The process with the fewest connections accepts it at
 once; another one gives that process a millisecond first, so that long connections are spread evenly without
 a balancer. A process that has ended accepts nothing, so no new connection waits for it.
+
+A process with many connections is back at its listening socket only after it has answered what waits at them.
+So it accepts several connections at a time, because many that come at once would wait for as many turns.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from retinue.web.connection_gate import HttpLimits
 
 YIELD_S = 0.001
 """How long a process with more connections than another one waits before it accepts."""
+
+SHARE_LATE = 8
+"""A process that has waited accepts at most one connection for each so many that it has, and at least one."""
 
 LOOK_S = 0.02
 """Seconds between two looks whether a process that starts may accept."""
@@ -110,32 +116,44 @@ class Acceptor:
             self._waiting = None
 
     def _on_connection(self) -> None:
-        if self._board.is_ahead(len(self._open) + len(self._opening), self._processes):
-            self._loop.remove_reader(self._listener.fileno())
-            self._waiting = self._loop.call_later(YIELD_S, self._accept_late)
-        else:
-            self._accept()
+        while not self._is_ahead():
+            if not self._accept():
+                return
+        self._listen_again(YIELD_S)
 
     def _accept_late(self) -> None:
         self._waiting = None
-        self._accept()
+        for _ in range(max(1, self._count() // SHARE_LATE)):
+            if not self._accept():
+                break
         if self._waiting is None:
             self.start()
 
-    def _accept(self) -> None:
+    def _is_ahead(self) -> bool:
+        return self._board.is_ahead(self._count(), self._processes)
+
+    def _count(self) -> int:
+        return len(self._open) + len(self._opening)
+
+    def _listen_again(self, after_s: float) -> None:
+        self._loop.remove_reader(self._listener.fileno())
+        self._waiting = self._loop.call_later(after_s, self._accept_late)
+
+    def _accept(self) -> bool:
+        """Accept one connection; False if none waits here."""
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # another process has it, or the client is gone
-            return
+            return False
         except OSError:  # no descriptor is left
-            self._loop.remove_reader(self._listener.fileno())
-            self._waiting = self._loop.call_later(PAUSE_S, self._accept_late)
-            return
+            self._listen_again(PAUSE_S)
+            return False
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opening = self._loop.create_task(self._open_connection(connection))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
+        return True
 
     async def _open_connection(self, connection: socket.socket) -> None:
         try:

@@ -42,7 +42,9 @@ class Board:
 
     def __init__(self, path: Path, index: int | None = None, processes: int = MAX_PROCESSES) -> None:
         self._index = index
-        self._processes = processes
+        # places that each call needs
+        self._own_in_flight = 0 if index is None else _row(index) + 2
+        self._others_in_flight = [_row(other) + 2 for other in range(processes) if other != index]
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._file).st_size < _SIZE_BYTES:
             # a page that a full disk has no room for would end the process that writes to it
@@ -75,9 +77,12 @@ class Board:
 
     def note_in_flight(self, count: int) -> int:
         """Record how many calls are in flight in this process; returns those of all others."""
-        words, own = self._words, _row(self._own) + 2
-        words[own] = count
-        return sum(words[_row(index) + 2] for index in range(self._processes)) - count
+        words = self._words
+        words[self._own_in_flight] = count
+        others = 0
+        for place in self._others_in_flight:
+            others += words[place]
+        return others
 
     def find_pid(self, index: int) -> int | None:
         """The process id of a process that serves; None for one that does not."""

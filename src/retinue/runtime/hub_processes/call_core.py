@@ -30,7 +30,7 @@ from retinue.mcp.server.shared_sessions import (
     LedSessions,
 )
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.overrides import make_overrides
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.observing.access_rows import AccessRows
 from retinue.mesh.observing.metrics import Figures
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -53,14 +53,14 @@ from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
 from retinue.runtime.hub_processes.other_figures import list_digest_calls, render_figures
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.launch import Start
-from retinue.runtime.mesh import Chains, make_dispatcher
+from retinue.runtime.mesh import Chains, make_directory, make_dispatcher
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.audit import AuditLog, recording
 from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.runtime.parts.policies import LedPolicies, LoadedPolicies
 from retinue.runtime.parts.protocols import A2aPart
 from retinue.runtime.peers import make_peers
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import ending
 from retinue.storage.listing_store import SqliteListings
 from retinue.web.http_client import HttpClient
 
@@ -80,24 +80,13 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         leader = Leader(lambda: forwarder.session(LEADER))
         named = named_registries(settings, LayoutRegistry(state.registry), http, state)
         sources = list_followed(registry_sources(settings, named, state), leader, store)
-        directory = Directory(
-            store,
-            sources,
-            ttl_s=settings.directory.ttl_s,
-            overrides=make_overrides(settings.hub.expose, settings.owners_hints),
-        )
+        directory = make_directory(settings, store, sources)
         stack.push_async_callback(directory.aclose)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
         chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
-
-        def note_health(candidate: Candidate, health: Health, reason: str) -> None:
-            directory.record_health(candidate, health, reason)
-            is_open = dispatcher.agent_stats.of(candidate).breaker.is_open
-            leader.note_health(candidate, health, reason, is_open=is_open)
-
-        dispatcher.health_sink = note_health
+        _share_health(dispatcher, directory, leader)
         stack.callback(dispatcher.admission.events.flush)
         # a client sees name, version and title of the hub, whichever process answers
         agent = Agent(HUB_NAME, version=version("retinue"), title="Retinue")
@@ -110,24 +99,9 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         follower = DirectoryFollower(
             directory, store, dispatcher.agent_stats, lambda: forwarder.session(LEADER)
         )
-        sessions = FollowedSessions()
-        follower.on_news |= {
-            SEARCHES: history.watch,
-            SESSIONS: sessions.replace,
-            OPENED: sessions.open,
-            ENDED: sessions.end,
-            CANCELLED: lambda request: sessions.cancel(*request),
-        }
-        shared = SharedMcp(
-            make_state=own_names(place, token_urlsafe),
-            led=LedSessions(sessions, partial(forwarder.forward, LEADER)),
-            send_result=leader.send_result,
-        )
-        agreement = Agreement()
-        follower.on_news[POLICIES] = agreement.note_leader
-        counts: CallCounts = LedCounts(leader)
-        approvals: ApprovalStore = LedApprovals(leader)
-        led = LedPolicies(partial(_opened, approvals), partial(_opened, counts), leader.append_inputs)
+        sessions, agreement = FollowedSessions(), Agreement()
+        follower.on_news |= {SEARCHES: history.watch, POLICIES: agreement.note_leader}
+        _follow_sessions(follower, sessions)
         reach = Reach(
             directory,
             dispatcher,
@@ -138,7 +112,6 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             sessions=sessions,
             asks_people=lambda: agreement.asks_people,
         )
-        tasks = SharedTasks(own_names(place, make_task_id), partial(owns_name, place), leads=False)
         for product in (
             directory,
             forwarder,
@@ -146,14 +119,57 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             follower,
             reach,
             sessions,
-            shared,
-            tasks,
+            _shared_mcp(place, forwarder, leader, sessions),
+            SharedTasks(own_names(place, make_task_id), partial(owns_name, place), leads=False),
             agreement,
-            led,
+            _led_policies(leader),
             peers.mcp_client,
         ):
             process.products[type(product)] = product
         yield process
+
+
+def _share_health(dispatcher: Dispatcher, directory: Directory, leader: Leader) -> None:
+    """Have the leader learn what the calls of this process tell of the health of agents."""
+
+    def note_health(candidate: Candidate, health: Health, reason: str) -> None:
+        directory.record_health(candidate, health, reason)
+        is_open = dispatcher.agent_stats.of(candidate).breaker.is_open
+        leader.note_health(candidate, health, reason, is_open=is_open)
+
+    dispatcher.health_sink = note_health
+
+
+def _follow_sessions(follower: DirectoryFollower, sessions: FollowedSessions) -> None:
+    """Have the MCP sessions of this process be those of the leader."""
+    follower.on_news |= {
+        SESSIONS: sessions.replace,
+        OPENED: sessions.open,
+        ENDED: sessions.end,
+        CANCELLED: lambda request: sessions.cancel(*request),
+    }
+
+
+def _shared_mcp(
+    place: HubPlace, forwarder: Forwarder, leader: Leader, sessions: FollowedSessions
+) -> SharedMcp:
+    """What the MCP servers of this process share with those of the leader."""
+    return SharedMcp(
+        make_state=own_names(place, token_urlsafe),
+        led=LedSessions(sessions, partial(forwarder.forward, LEADER)),
+        send_result=leader.send_result,
+    )
+
+
+def _led_policies(leader: Leader) -> LedPolicies:
+    """How policies of this process ask the leader for approvals and for counts of calls."""
+    counts: CallCounts = LedCounts(leader)
+    approvals: ApprovalStore = LedApprovals(leader)
+    return LedPolicies(partial(_opened, approvals), partial(_opened, counts), leader.append_inputs)
+
+
+async def _opened(store: T) -> T:
+    return store
 
 
 class Agreement:
@@ -184,10 +200,6 @@ class Agreement:
 
     def _compare(self) -> None:
         self.is_reached = self._loaded is not None and self._loaded.describe() == self._of_leader
-
-
-async def _opened(store: T) -> T:
-    return store
 
 
 class LedMcpPart(Part):
@@ -255,18 +267,14 @@ class FollowPart(Part):
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
+            touching = leader.touch_sessions(process.get(FollowedSessions))
             tasks = [
                 asyncio.create_task(follower.run(), name="hub directory"),
                 asyncio.create_task(leader.send_notes(), name="hub rows"),
-                asyncio.create_task(
-                    leader.touch_sessions(process.get(FollowedSessions)), name="sessions in use"
-                ),
+                asyncio.create_task(touching, name="sessions in use"),
             ]
-            try:
+            async with ending(tasks):
                 yield
-            finally:
-                for task in tasks:
-                    await end_task(task)
 
         async def on_ready() -> None:
             await follower.is_current.wait()

@@ -9,10 +9,9 @@ from functools import partial
 from secrets import token_urlsafe
 from typing import Any
 
-from retinue.mcp.relay.session_records import RelayedRecords
 from retinue.mcp.server.long_results import LongResults
-from retinue.mcp.server.session_records import SessionRecords
 from retinue.mcp.server.shared_sessions import SESSIONS, USED, SharedSessions
+from retinue.mcp.session_records import RelayedRecords, SessionRecords
 from retinue.mesh.directory.rollouts import OtherCalls
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.metrics import Figures

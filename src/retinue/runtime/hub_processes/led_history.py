@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from retinue.mesh.history.search_history import EndedCall, read_ended_call
+from retinue.mesh.history.search_history import EndedCall, is_search_id, read_ended_call
 from retinue.mesh.observing.events import CallEndedEvent, Event, EventBus
 
 MAX_KEPT = 10_000
@@ -40,7 +40,7 @@ class LedHistory:
 
     def expect(self, trace: str, skill: str, search: str) -> None:
         """Remember that a call of this trace names its search; as `SearchHistory.expect`."""
-        if search and self._is_watching:
+        if self._is_watching and is_search_id(search):
             self._expected[trace, skill] = search
             if len(self._expected) > _MAX_EXPECTED:
                 self._expected.popitem(last=False)

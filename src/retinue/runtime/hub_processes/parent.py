@@ -12,10 +12,9 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.core.record import HUB_NAME
@@ -28,7 +27,7 @@ from retinue.runtime.observing.log_files import writes_to
 from retinue.runtime.parts.children import END_S
 from retinue.runtime.parts.hub_moments import watch_folder
 from retinue.runtime.run_process import own_state
-from retinue.runtime.serving import Stop, bind, end_task, url_of
+from retinue.runtime.serving import Stop, bind, end_task, in_background, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Ready, StartProcess, Supervisor, report_ready
 from retinue.settings import Settings, environment
 from retinue.storage.files import storage_errors
@@ -91,7 +90,7 @@ async def run_hub_parent(
         state.write_hub(url, ready=False, writes_log=writes_log, processes=count)
         stack.callback(state.forget_hub)
         lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
-        await stack.enter_async_context(_task(watch_folder(state, lambda: stop.ask(lost, 1))))
+        await stack.enter_async_context(in_background(watch_folder(state, lambda: stop.ask(lost, 1))))
         folder = stack.enter_context(_folder())
         with storage_errors(folder):
             board = Board(board_path(folder))
@@ -204,12 +203,3 @@ def _folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@asynccontextmanager
-async def _task(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        await end_task(task)

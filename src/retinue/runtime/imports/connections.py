@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from errno import EFBIG, EINVAL
+from functools import partial
 from importlib.metadata import version
+from operator import ne
 from pathlib import Path
 from stat import S_ISREG
 from typing import TypeVar
@@ -28,13 +30,20 @@ from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mcp.upstream.imports.servers import ImportedServers
 from retinue.mcp.upstream.transport import Transport
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.sources import Source
+from retinue.mesh.directory.sources import MemberId, Source
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.health.agent_stats import HealthSink
 from retinue.openapi.imports import ApiSpec, ImportedApis
 from retinue.processes.environment import fill_variables, find_missing, with_home
 from retinue.runtime.factories import card_verifier
-from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, read_pins
+from retinue.runtime.imports.files import (
+    find_own_url,
+    is_pin_used,
+    name_members,
+    open_pins,
+    read_members,
+    read_pins,
+)
 from retinue.runtime.imports.logins import ImportLogin, LoginFile, logins_folder
 from retinue.settings import Settings, environment
 from retinue.settings_tables import ImportTable
@@ -44,6 +53,8 @@ from retinue.web.transport import TransportError
 
 CheckImport = Callable[[str, str, str], None]
 """Raises PolicyDeniedError for an import that policies forbid: its name, kind and place."""
+
+_Seen = tuple[object, ...]
 
 LOOK_S = 0.5
 """Seconds between two looks whether the imports of the state have changed."""
@@ -57,25 +68,26 @@ _log = structlog.get_logger("retinue.imports")
 
 
 def import_specs(
-    tables: Mapping[str, ImportTable],
+    tables: Mapping[MemberId, ImportTable],
     http: HttpClient,
     own: Mapping[str, str],
     state: State,
     own_url: str | None,
     new_meter: Callable[[], FloodMeter] = FloodMeter,
-) -> dict[str, ImportSpec]:
+) -> dict[MemberId, ImportSpec]:
     """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``.
 
     ``own_url`` is that of this hub, which is not connected to itself. ``new_meter`` makes the meter of what
     a server sends unasked.
     """
     return {
-        name: _spec_of(name, table, http, own, state, own_url, new_meter) for name, table in tables.items()
+        member: _spec_of(member, table, http, own, state, own_url, new_meter)
+        for member, table in tables.items()
     }
 
 
 def _spec_of(
-    name: str,
+    member: MemberId,
     table: ImportTable,
     http: HttpClient,
     own: Mapping[str, str],
@@ -88,7 +100,7 @@ def _spec_of(
     from retinue.mcp.stdio.server_program import ServerProgram
     from retinue.mcp.upstream.http_transport import HttpTransport
 
-    headers, environ = fill_variables(table.headers, own), fill_variables(table.env, own)
+    name, headers, environ = member.name, fill_variables(table.headers, own), fill_variables(table.env, own)
     command = (table.command, *table.args) if table.command else ()
 
     problem = _find_missing("headers", table.headers, own) or _find_missing("env", table.env, own)
@@ -97,7 +109,7 @@ def _spec_of(
 
     def connect() -> Transport:
         if table.url is not None:
-            login = ImportLogin(LoginFile(state, name, table.url), http)
+            login = ImportLogin(LoginFile(state, member.full_name, table.url), http)
             return HttpTransport(name, http, table.url, headers, login.authorize, flood=new_meter())
         return ServerProgram(name, command, environ, own=own, folder=table.folder, flood=new_meter())
 
@@ -110,6 +122,8 @@ def _spec_of(
         fingerprint=repr((table, headers, environ)),
         any_uri=table.any_uri,
         problem=problem,
+        team=member.team,
+        tag=member.tag,
     )
 
 
@@ -140,6 +154,8 @@ class Imports:
         new_meter: Callable[[], FloodMeter] = FloodMeter,
     ) -> None:
         self._new_meter = new_meter
+        self._names: Mapping[MemberId, str] = {}
+        """The names that lists show; those of the digest that serves only."""
         self._settings = settings
         self._state = state
         pins = open_pins(settings, state)
@@ -166,35 +182,43 @@ class Imports:
 
     def list_states(self) -> list[tuple[str, bool, str]]:
         """Each MCP server: its name, whether it is connected, and the reason if not."""
-        return [(member.spec.name, member.is_ready, member.reason) for member in self._servers.list_members()]
+        return [
+            (self._names[member.id], member.is_ready, member.reason)
+            for member in self._servers.list_members()
+            if member.id in self._names
+        ]
 
     def list_imports(self) -> list[ImportState]:
         """Every import: whether it is connected, and its tools that wait to be accepted."""
         pins = self._servers.pins
         servers = [
             ImportState(
-                member.spec.name,
+                self._names[member.id],
                 "mcp",
                 member.is_ready,
                 member.reason,
-                pins.list_changes(member.spec.name),
+                pins.list_changes(member.id.pinned),
                 dict.fromkeys(member.uncallable, TASKS_ONLY),
+                agent=member.id.name,
             )
             for member in self._servers.list_members()
+            if member.id in self._names
         ]
         others = [
             ImportState(
-                member.spec.name,
+                self._names[member.id],
                 kind,
                 member.client is not None,
                 member.reason,
-                pins.list_changes(member.spec.name),
+                pins.list_changes(member.id.pinned),
+                agent=member.id.name,
             )
             for kind, members in (
                 ("a2a", self._agents.list_members()),
                 ("openapi", self._apis.list_members()),
             )
             for member in members
+            if member.id in self._names
         ]
         return [*servers, *others]
 
@@ -212,7 +236,7 @@ class Imports:
         """``sink`` for the health that calls find; a server that floods stays degraded while it answers."""
 
         def record(listing: Candidate, health: Health, reason: str) -> None:
-            server = self._servers.find(listing.key) if listing.source == self._servers.name else None
+            server = self._servers.find_member(listing.id) if listing.source == self._servers.name else None
             if server is not None and server.complaint and health in ("healthy", "unknown"):
                 health, reason = "degraded", server.complaint
             sink(listing, health, reason)
@@ -233,8 +257,9 @@ class Imports:
         self._servers.subscribe(on_change)
         self._apis.subscribe(on_change)
         self._agents.subscribe(on_change)
+        seen = self._look()
         await self._configure(http)
-        watching = asyncio.create_task(self._watch(directory, http), name="imports")
+        watching = asyncio.create_task(self._watch(directory, http, seen), name="imports")
         try:
             yield
         finally:
@@ -243,27 +268,31 @@ class Imports:
             await asyncio.gather(self._servers.aclose(), self._apis.aclose(), self._agents.aclose())
 
     async def _configure(self, http: HttpClient) -> None:
-        tables = read_imports(self._settings, self._state)
+        tables = read_members(self._settings, self._state)
+        self._names = {member: name for name, member in name_members(tables).items()}
         own = with_home(environment(), self._state.home)
-        apis = {name: table for name, table in tables.items() if table.openapi is not None}
-        agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
-        servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
+        apis = {member: table for member, table in tables.items() if table.openapi is not None}
+        agents = {member: _agent_of(member, table, own) for member, table in tables.items() if table.a2a}
+        servers = {
+            member: table for member, table in tables.items() if member not in apis and member not in agents
+        }
         own_url = find_own_url(self._settings, self._state)
         specs = import_specs(servers, http, own, self._state, own_url, self._new_meter)
-        api_specs = {name: _api_of(name, table, http) for name, table in apis.items()}
-        for name, table in tables.items():
-            problem = self._find_denial(name, table)
+        api_specs = {member: _api_of(member, table, http) for member, table in apis.items()}
+        for member, table in tables.items():
+            problem = self._find_denial(member.name, table)
             if problem is None:
                 continue
-            if name in specs:
-                specs[name] = _refuse(specs[name], problem)
-            elif name in agents:
-                agents[name] = _refuse(agents[name], problem)
+            if member in specs:
+                specs[member] = _refuse(specs[member], problem)
+            elif member in agents:
+                agents[member] = _refuse(agents[member], problem)
             else:
-                api_specs[name] = _refuse_api(api_specs[name], problem)
-        await self._servers.configure(specs)
-        await self._apis.configure(api_specs, http)
-        await self._agents.configure(agents, http)
+                api_specs[member] = _refuse_api(api_specs[member], problem)
+        await self._servers.configure({str(member): spec for member, spec in specs.items()})
+        await self._apis.configure({str(member): spec for member, spec in api_specs.items()}, http)
+        await self._agents.configure({str(member): spec for member, spec in agents.items()}, http)
+        self._servers.pins.keep_only(partial(is_pin_used, self._state))
 
     def _find_denial(self, name: str, table: ImportTable) -> PolicyDeniedError | None:
         """Why policies forbid an import; None where they do not."""
@@ -275,32 +304,37 @@ class Imports:
             return error
         return None
 
-    async def _watch(self, directory: Directory, http: HttpClient) -> None:
+    def _look(self) -> _Seen:
+        """What changes with the imports: revision of the policies, and stamps of the files of the state."""
         teams = self._state.root / "teams" / "teams.json"
         files = self._state.imports, self._state.pins, logins_folder(self._state), teams
-        configured, accepted, logged_in, started = map(_stamp_of, files)
-        revision = self._read_revision()
+        return self._read_revision(), *map(_stamp_of, files)
+
+    async def _watch(self, directory: Directory, http: HttpClient, seen: _Seen) -> None:
+        """Follow the changes since ``seen``; one that could not be followed is tried again."""
+        problem = ""
         while True:
             await asyncio.sleep(LOOK_S)
-            other_policies, revision = self._read_revision() != revision, self._read_revision()
-            before, (configured, accepted, logged_in, started) = (
-                (configured, accepted, logged_in, started),
-                map(_stamp_of, files),
-            )
+            now = self._look()
+            other_policies, configured, accepted, logged_in, started = map(ne, seen, now)
             try:
-                if started != before[3] and self._catch_up is not None:
+                if started and self._catch_up is not None:
                     await self._catch_up()
-                if configured != before[0] or started != before[3] or other_policies:
+                if configured or started or other_policies:
                     await self._configure(http)
                     await directory.ensure_fresh()
-                if accepted != before[1]:
+                if accepted:
                     self._servers.accept(read_pins(self._state))
                     self._agents.review()
                     self._apis.review()
-                if logged_in != before[2]:
+                if logged_in:
                     self._servers.retry()
             except RetinueError as error:
-                _log.warning("imports not read", error=error.message)
+                if error.message != problem:
+                    problem = error.message
+                    _log.warning("imports not read; tried again", error=problem)
+            else:
+                seen, problem = now, ""
 
 
 _Spec = TypeVar("_Spec", ImportSpec, AgentSpec)
@@ -318,15 +352,17 @@ def _refuse_api(spec: ApiSpec, error: PolicyDeniedError) -> ApiSpec:
     return replace(spec, load=refuse, fingerprint=f"{spec.fingerprint} {error.message}")
 
 
-def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
+def _agent_of(member: MemberId, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
     headers = fill_variables(table.headers, own)
     return AgentSpec(
-        name,
+        member.name,
         table.a2a or "",
         headers,
         visibility=table.visibility,
         fingerprint=repr((table, headers)),
         problem=_find_missing("headers", table.headers, own),
+        team=member.team,
+        tag=member.tag,
     )
 
 
@@ -342,8 +378,8 @@ def _read_document(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
-    place = table.openapi or ""
+def _api_of(member: MemberId, table: ImportTable, http: HttpClient) -> ApiSpec:
+    name, place = member.name, table.openapi or ""
     is_url = "://" in place
 
     async def load() -> bytes:
@@ -367,6 +403,8 @@ def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
         visibility=table.visibility,
         fingerprint=repr(table),
         key_origins=table.key_origins,
+        team=member.team,
+        tag=member.tag,
     )
 
 

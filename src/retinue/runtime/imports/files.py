@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import orjson
 from pydantic import ValidationError
 
 from retinue.core.errors import InvalidSettingError, StateDamagedError
+from retinue.mesh.directory.rollouts import read_mark
+from retinue.mesh.directory.sources import MemberId
 from retinue.mesh.pins import Document, Pins
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
@@ -30,11 +32,84 @@ def find_own_url(settings: Settings, state: State) -> str | None:
 
 
 def read_imports(settings: Settings, state: State) -> dict[str, ImportTable]:
-    """The imports of the state, and those of the settings, which come first.
+    """The imports by the names that lists show: of a team those of the digest that serves.
 
     Raises InvalidSettingError for an invalid file.
     """
-    return {**_read_of_teams(state), **read_kept_imports(state), **settings.imports.servers}
+    members = read_members(settings, state)
+    return {name: members[member] for name, member in name_members(members).items()}
+
+
+def read_members(settings: Settings, state: State) -> dict[MemberId, ImportTable]:
+    """All imports: of the teams, of the state, and of the settings, which come before those of the state.
+
+    Of a team that changes its digest there are those of both digests, first those of the one that lists show.
+    Raises InvalidSettingError for an invalid file.
+    """
+    own = {**read_kept_imports(state), **settings.imports.servers}
+    return {**_read_of_teams(state), **{MemberId(name): table for name, table in own.items()}}
+
+
+def name_members(members: Iterable[MemberId]) -> dict[str, MemberId]:
+    """The imports by the names that lists show: ``NAME@TEAM`` where another one is called NAME, too.
+
+    Of several digests of a team the first is shown.
+    """
+    shown: dict[str, MemberId] = {}
+    for member in members:
+        shown.setdefault(member.full_name, member)
+    names = [member.name for member in shown.values()]
+    return {
+        member.name if names.count(member.name) == 1 else member.full_name: member
+        for member in shown.values()
+    }
+
+
+def find_members(settings: Settings, state: State, name: str) -> list[MemberId]:
+    """The imports of this name, plain or full: one, or that of each digest of a team; [] for none.
+
+    Raises InvalidSettingError for an invalid file.
+    """
+    members = read_members(settings, state)
+    shown = name_members(members).get(name)
+    full_name = name if shown is None else shown.full_name
+    return [member for member in members if member.full_name == full_name]
+
+
+def read_import(settings: Settings, state: State, name: str) -> tuple[MemberId, ImportTable] | None:
+    """The import of this name, plain or full, of the digest that serves; None for none.
+
+    Raises InvalidSettingError for an invalid file.
+    """
+    members = read_members(settings, state)
+    found = find_members(settings, state, name)
+    return (found[0], members[found[0]]) if found else None
+
+
+def list_waiting(settings: Settings, state: State) -> dict[str, list[str]]:
+    """The tools that wait to be accepted, by the names of the imports that lists show.
+
+    Raises InvalidSettingError for an invalid file, StateDamagedError.
+    """
+    pins, shown = open_pins(settings, state), name_members(read_members(settings, state))
+    return {name: list(pins.list_waiting(member.pinned)) for name, member in shown.items()}
+
+
+def is_pin_used(state: State, name: str) -> bool:
+    """Whether tools under this name are those of an import of the machine, or of a digest that is here."""
+    full_name, _, tag = name.partition(":")
+    mark, team = read_mark(tag), full_name.rpartition("@")[2]
+    return not mark or any((state.root / "teams" / team).glob(f"{mark}*"))
+
+
+def is_import_source(source: str | None) -> bool:
+    """Whether this source of agents is one of imports."""
+    # imported here, because most commands need none of these
+    from retinue.a2a.client.imports import A2A_AGENTS
+    from retinue.mcp.upstream.imports.server import IMPORTS
+    from retinue.openapi.imports import APIS
+
+    return source in (A2A_AGENTS, IMPORTS, APIS)
 
 
 def read_kept_imports(state: State) -> dict[str, ImportTable]:
@@ -49,7 +124,7 @@ def read_kept_imports(state: State) -> dict[str, ImportTable]:
         ) from error
 
 
-def _read_of_teams(state: State) -> dict[str, ImportTable]:
+def _read_of_teams(state: State) -> dict[MemberId, ImportTable]:
     if not (state.root / "teams" / "teams.json").exists():
         return {}
     from retinue.runtime.teams.programs import read_team_imports  # only states with teams load this

@@ -71,7 +71,7 @@ class PolicyFiles:
         return sorted([*paths, *(path for path in groups if _is_there(path))])
 
     def look(self) -> Snapshot:
-        """What changes when a file changes. A file that vanishes meanwhile is not in it."""
+        """A value that differs after a change of a file. A file that vanishes meanwhile is not in it."""
         rows: list[tuple[str, int, int, int]] = []
         try:
             paths = [*self.list_files(), *self._list_teams()]
@@ -121,7 +121,7 @@ class PolicyFiles:
         return self._load(table, self.list_files(), self._list_teams())
 
     def _load(self, table: PolicyTable, paths: Sequence[Path], teams: Mapping[Path, TeamScope]) -> PolicySet:
-        check_library([*paths, *teams])
+        check_library([*paths, *teams], "policy.default" if table.default == "deny" else "a policy")
         from retinue.policies.policy_set import load_policies
 
         groups: dict[str, Sequence[str]] = {}
@@ -302,7 +302,7 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
     return [Check("policies", "ok", summary)]
 
 
-def check_library(paths: Sequence[Path], what: str = "policy.default") -> None:
+def check_library(paths: Sequence[Path], what: str = "a policy") -> None:
     """Raise InvalidSettingError where the engine of policies is not installed; ``what`` needs it."""
     if find_spec("cedarpy") is None:
         raise InvalidSettingError(
@@ -327,7 +327,9 @@ def explain_install(system: str | None = None, machine: str | None = None, libc:
 
 
 def _find_files(root: Path, glob: str) -> list[Path]:
-    """What a glob finds below a folder. Raises InvalidSettingError for a folder that cannot be listed.
+    """The files below a folder that a glob matches.
+
+    Raises InvalidSettingError for a folder that cannot be listed.
 
     `Path.glob` finds nothing in such a folder, and does not tell.
     """

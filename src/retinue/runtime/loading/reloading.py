@@ -22,7 +22,7 @@ from retinue.core.errors import RetinueError
 from retinue.mesh.permissions import ExposureLists
 from retinue.parts.process import Echo
 from retinue.runtime.loading.targets import Target, load_target, read_lists
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 
 POLL_S = 0.3
 
@@ -146,11 +146,8 @@ async def watch_lists(
     seen, lists = _stamp_of_lists(target.lists_file), read_lists(target.lists_file)
     for warning in list_warnings(target):
         echo(warning)
-    task = asyncio.create_task(_watch(target, target.lists_file, echo, on_change, seen, lists))
-    try:
+    async with in_background(_watch(target, target.lists_file, echo, on_change, seen, lists)):
         yield
-    finally:
-        await end_task(task)
 
 
 async def _watch(

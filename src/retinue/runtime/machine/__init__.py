@@ -1,1 +1,1 @@
-"""What a process reads of its machine: memory limits, and the holders of ports."""
+"""Facts about the machine of a process: memory limits, and the holders of ports."""

@@ -70,7 +70,7 @@ def count_free_memory(cgroups: Path = _CGROUPS, own: str | None = None) -> int |
 
 
 def _list_group_limits(cgroups: Path, own: str) -> Iterator[int]:
-    """What is left of the memory of each group that this process is in."""
+    """The memory that is left to each group that this process is in."""
     path = next((line.removeprefix("0::") for line in own.splitlines() if line.startswith("0::")), None)
     group = None if path is None else cgroups / path.strip("/")
     while group is not None and group.is_relative_to(cgroups):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from retinue.runtime.many_hubs.tokens import SharedTokens
 from retinue.runtime.many_hubs.verdicts import Findings, HealthChanges
 from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.upkeep import name_place
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 from retinue.settings import Settings
 from retinue.storage.mesh_news import MeshNews
 
@@ -60,11 +59,7 @@ class ManyHubsPart(Part):
                 topics.append(tokens)
                 works.append(tokens.watch())
             works.append(MeshExchange(member, news, sharing, topics).run())
-            tasks = [asyncio.create_task(work, name="many hubs") for work in works]
-            try:
+            async with in_background(*works, name="many hubs"):
                 yield
-            finally:
-                for task in tasks:
-                    await end_task(task)
 
         yield Opened(running=running)

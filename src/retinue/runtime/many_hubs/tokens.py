@@ -43,7 +43,7 @@ _log = structlog.get_logger("retinue.many_hubs")
 
 
 class _Known(NamedTuple):
-    """What a hub remembers of the tokens of its database, by id.
+    """The tokens of its database as a hub remembers them, by id.
 
     ``shared`` were in the file and in the database at the last look; one that is missing in the file since
     was revoked here. ``revoked`` are never accepted again.
@@ -170,10 +170,14 @@ class SharedTokens(Topic):
         return None
 
     def _read_known(self) -> _Known:
+        path = self._keys / _SHARED
         try:
-            known = orjson.loads((self._keys / _SHARED).read_bytes())
+            known = orjson.loads(path.read_bytes())
             return _Known(*(frozenset(map(str, known[name])) for name in _Known._fields))
-        except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
+        except FileNotFoundError:
+            return _Known()
+        except (OSError, orjson.JSONDecodeError, TypeError, KeyError) as error:
+            _log.warning("not known which tokens were revoked", file=str(path), problem=str(error))
             return _Known()
 
     def _write_known(self, known: _Known) -> None:

@@ -84,18 +84,20 @@ class HealthChanges(Topic):
             self._is_hearing = False
 
     def _apply(self, name: str, url: str, health: Health, reason: str) -> None:
-        entry = next((one for one in self._directory.list_named(name) if one.url == url), None)
-        if entry is None:
+        candidate = next(
+            (candidate for candidate in self._directory.list_named(name) if candidate.url == url), None
+        )
+        if candidate is None:
             return
-        self._sharing.hear_of(entry, health)
-        stats = self._agent_stats.of(entry)
+        self._sharing.hear_of(candidate, health)
+        stats = self._agent_stats.of(candidate)
         if health == "healthy":
             stats.probe_answered()
-        elif self._agent_stats.has_seen(entry, OWN_EVIDENCE_S):
+        elif self._agent_stats.has_seen(candidate, OWN_EVIDENCE_S):
             return
         else:
             stats.probe_failed(reason, certain=health == "unreachable")
-        report_health(stats, entry, self._directory.record_health)
+        report_health(stats, candidate, self._directory.record_health)
 
     def _note(self, change: ListingChange) -> None:
         entry: Entry = change.entry

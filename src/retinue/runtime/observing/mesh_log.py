@@ -53,9 +53,9 @@ class LogFilter:
 class MeshLog:
     """Reads the log of a state: first the last lines, then the added ones."""
 
-    def __init__(self, state: State, wanted: LogFilter) -> None:
+    def __init__(self, state: State, log_filter: LogFilter) -> None:
         self._state = state
-        self._wanted = wanted
+        self._filter = log_filter
         self._audit = AuditLog(state.database)
         self._after = self._audit.find_end()
         self._files: dict[Path, _LogFile] = {}
@@ -64,22 +64,22 @@ class MeshLog:
     def read_last(self, limit: int) -> list[Row]:
         """The last ``limit`` lines, the oldest first."""
         calls, last = self._audit.read_calls(
-            limit=limit, agent=self._wanted.agent, trace=self._wanted.trace, failed=self._wanted.failed
+            limit=limit, agent=self._filter.agent, trace=self._filter.trace, failed=self._filter.failed
         )
         self._after = max(self._after, last)
         rows = [row for file in self._list_files() for row in file.read_last()]
         known = self._audit.find_traces({row["trace_id"] for row in rows if _is_own_call(row)})
         rows = [row for row in rows if not _is_own_call(row) or row["trace_id"] not in known]
-        lines = _sorted([*map(_as_row, calls), *filter(self._wanted.takes, rows)])
+        lines = _sorted([*map(_as_row, calls), *filter(self._filter.takes, rows)])
         return lines[-limit:] if limit else []
 
     def read_new(self) -> list[Row]:
         """The lines since the last read, in the order of their times."""
         calls, self._after = self._audit.read_calls(
             after=self._after,
-            agent=self._wanted.agent,
-            trace=self._wanted.trace,
-            failed=self._wanted.failed,
+            agent=self._filter.agent,
+            trace=self._filter.trace,
+            failed=self._filter.failed,
         )
         rows = []
         for row in (row for file in self._list_files() for row in file.read_new()):
@@ -91,16 +91,16 @@ class MeshLog:
         self._held = [(rounds + 1, row) for rounds, row in self._held if rounds < _HELD_ROUNDS]
         known = self._audit.find_traces({row["trace_id"] for row in due}) if due else set()
         rows += [row for row in due if row["trace_id"] not in known]
-        return _sorted([*map(_as_row, calls), *filter(self._wanted.takes, rows)])
+        return _sorted([*map(_as_row, calls), *filter(self._filter.takes, rows)])
 
     def _list_files(self) -> list[_LogFile]:
         """The files that there are now; an agent may have been started since the last read."""
-        if self._wanted.agent is None:
+        if self._filter.agent is None:
             agents = sorted(self._state.agent_logs.glob("*.log"))
             paths = {self._state.hub_log: HUB} | {path: unquote(path.stem) for path in agents}
         else:
-            path = self._state.agent_logs / log_name(self._wanted.agent)
-            paths = {self._state.hub_log: HUB, path: self._wanted.agent}
+            path = self._state.agent_logs / log_name(self._filter.agent)
+            paths = {self._state.hub_log: HUB, path: self._filter.agent}
         for path, source in paths.items():
             self._files.setdefault(path, _LogFile(path, source))
         return list(self._files.values())

@@ -16,7 +16,7 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.lazy import LazyApp
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 from retinue.settings_tables import ArtifactTable
 from retinue.storage.artifacts.state_artifacts import StateArtifacts
 
@@ -49,19 +49,11 @@ class ArtifactsPart(Part):
         artifacts = process.get(StateArtifacts)
         quota_bytes = process.tables.get(ArtifactTable).quota_bytes
 
-        @asynccontextmanager
-        async def running() -> AsyncIterator[None]:
-            collecting = asyncio.create_task(self._collect(artifacts))
-            try:
-                yield
-            finally:
-                await end_task(collecting)
-
         yield Opened(
             routes=_make_routes(artifacts),
             any_media_type=(PATH,),
             figures=lambda figures: _put_figures(figures, artifacts, quota_bytes),
-            running=running if process.kind == "hub" else None,
+            running=(lambda: in_background(self._collect(artifacts))) if process.kind == "hub" else None,
         )
 
     async def _collect(self, artifacts: StateArtifacts) -> None:

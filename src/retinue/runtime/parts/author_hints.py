@@ -1,8 +1,7 @@
-"""What an agent's author should know, as a part: skills without a description, code that blocks others."""
+"""Hints for the author of an agent, as a part: skills without a description, code that blocks others."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -11,7 +10,7 @@ import structlog
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.observing.loop_watch import BlockingPlace, LoopWatch
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 
 _SKILL_REMEDY = "write the skill with def, which runs in a thread, or call await asyncio.to_thread(…)"
 
@@ -54,12 +53,4 @@ def watch_loop(remedy: str) -> Callable[[], AbstractAsyncContextManager[None]]:
             remedy=remedy,
         )
 
-    @asynccontextmanager
-    async def running() -> AsyncIterator[None]:
-        watching = asyncio.create_task(LoopWatch(warn_of).run(), name="loop watch")
-        try:
-            yield
-        finally:
-            await end_task(watching)
-
-    return running
+    return lambda: in_background(LoopWatch(warn_of).run(), name="loop watch")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from retinue.core.errors import ChildFailedError, InvalidSettingError
+from retinue.core.errors import ChildFailedError, InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, ReadinessProblem
@@ -126,92 +126,122 @@ class SupervisorPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        logs, models = process.get(AgentLogs), process.get(Models)
-        timeout_s = process.tables.get(TimeoutTable).probe_s
-        report = TeamNews(process.state, _report(process.echo, logs))
-        children = Supervisor(_card_probe(process.http, timeout_s), report, logs.take)
-        url = process.own_url or ""
-
-        def list_specs(tables: Tables) -> list[ChildSpec]:
-            settings = tables.get(Settings)
-            environ = with_home(process.environ, process.state.home)
-            own = child_specs(settings, process.state, url, self._bare, environ)
-            specs = [*own, *model_children(models, settings, process.state, url, environ)]
-            specs += children_of_teams(process.state, url, environ)
-            report.keep_only(specs)
-            stop_within_s = settings.timeouts.leave_s + settings.timeouts.drain_s + END_S
-            return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
-
-        current = process.tables
-
-        def prepare(tables: Tables) -> Callable[[], None]:
-            """Agents that the settings no longer name are stopped, new ones are started."""
-            specs = list_specs(tables)
-
-            def apply() -> None:
-                nonlocal current
-                current = tables
-                children.replace_soon(specs)
-
-            return apply
-
-        def look() -> tuple[bool, object]:
-            mend_teams(process.state)
-            return bool(list_files(process.state.agents)), find_teams_change(process.state)
-
-        async def follow_imports() -> None:
-            """Start the imported agents in Markdown with the first of them, and stop them after the last.
-
-            Start and stop the programs of teams.
-            """
-            before, problem = look(), ""
-            while True:
-                await _wait_for_teams(process.state, before[1])
-                try:
-                    if (now := look()) != before:
-                        await catch_up(process)  # the policies of a team are in force before its programs run
-                        children.replace_soon(list_specs(current))
-                        before = now
-                    problem = ""
-                except Exception as error:  # noqa: BLE001 - no later change would be followed
-                    if problem != str(error):
-                        problem = str(error)
-                        _log.error("agents and teams cannot be read; tried again", error=problem)
+        children = _Children(process, bare=self._bare)
+        supervisor = children.supervisor
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            following = asyncio.create_task(follow_imports(), name="imported agents")
+            following = asyncio.create_task(children.follow_files(), name="imported agents")
             try:
                 yield
             finally:
                 await end_task(following)
-                await children.stop()
+                await supervisor.stop()
 
         async def on_ready() -> None:
-            mend_teams(process.state)
-            await children.start(list_specs(process.tables))
-            await probe_all(process, timeout_s)
+            await children.start()
+            await probe_all(process, process.tables.get(TimeoutTable).probe_s)
 
         async def problems() -> Sequence[ReadinessProblem]:
             return [
                 ReadinessProblem("child", child.spec.name, "not running", is_fatal=False)
-                for child in children.children
+                for child in supervisor.children
                 if not child.is_ready
             ]
 
         async def figures(figures: Figures) -> None:
-            for child in children.children:
+            for child in supervisor.children:
                 figures.put("retinue_child_up", float(child.is_ready), child.spec.name)
                 figures.put("retinue_child_restarts_total", child.restarts, child.spec.name)
 
         yield Opened(
             product=AgentsStarted(),
-            live=(LivePart(("agents",), prepare),),
+            live=(LivePart(("agents",), children.prepare),),
             running=running,
             on_ready=on_ready,
             problems=problems,
             figures=figures,
         )
+
+
+class _Children:
+    """The child processes that the settings name, that are imported, and that are the programs of teams."""
+
+    def __init__(self, process: Process, *, bare: bool) -> None:
+        self._process = process
+        self._tables = process.tables
+        self._models = process.get(Models)
+        self._bare = bare
+        logs = process.get(AgentLogs)
+        self._report = TeamNews(process.state, _report(process.echo, logs))
+        probe_s = process.tables.get(TimeoutTable).probe_s
+        self.supervisor = Supervisor(_card_probe(process.http, probe_s), self._report, logs.take)
+
+    async def start(self) -> None:
+        """Start every child."""
+        mend_teams(self._process.state)
+        await self.supervisor.start(self._list_specs(self._process.tables))
+
+    def prepare(self, tables: Tables) -> Callable[[], None]:
+        """Agents that the settings no longer name are stopped, new ones are started."""
+        specs = self._list_specs(tables)
+
+        def apply() -> None:
+            self._tables = tables
+            self.supervisor.replace_soon(specs)
+
+        return apply
+
+    async def follow_files(self) -> None:
+        """Start the imported agents in Markdown with the first of them, and stop them after the last.
+
+        Start and stop the programs of teams.
+        """
+        before, problem = self._look(), ""
+        while True:
+            await _wait_for_teams(self._process.state, before[1])
+            try:
+                if (now := self._look()) != before:
+                    await replace_children(self._process, self.supervisor, self._list_specs(self._tables))
+                    before = now
+                problem = ""
+            except Exception as error:  # noqa: BLE001 - no later change would be followed
+                if problem != str(error):
+                    problem = str(error)
+                    _log.error("agents and teams wait to be started; tried again", error=problem)
+                await asyncio.sleep(IMPORTS_LOOK_S)
+
+    def _look(self) -> tuple[bool, object]:
+        state = self._process.state
+        mend_teams(state)
+        return bool(list_files(state.agents)), find_teams_change(state)
+
+    def _list_specs(self, tables: Tables) -> list[ChildSpec]:
+        state, url = self._process.state, self._process.own_url or ""
+        settings = tables.get(Settings)
+        environ = with_home(self._process.environ, state.home)
+        specs = [
+            *child_specs(settings, state, url, self._bare, environ),
+            *model_children(self._models, settings, state, url, environ),
+            *children_of_teams(state, url, environ),
+        ]
+        self._report.keep_only(specs)
+        stop_within_s = settings.timeouts.leave_s + settings.timeouts.drain_s + END_S
+        return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
+
+
+async def replace_children(process: Process, children: Supervisor, specs: Sequence[ChildSpec]) -> None:
+    """Start and stop children, with the policies of a team in force before its programs run.
+
+    Raises a RetinueError while they cannot be in force. Until then children are stopped, and new ones wait.
+    """
+    try:
+        await catch_up(process)
+    except RetinueError:
+        running = {child.spec.name for child in children.children}
+        children.replace_soon([spec for spec in specs if spec.name in running])
+        raise
+    children.replace_soon(specs)
 
 
 async def _wait_for_teams(state: State, before: object) -> None:

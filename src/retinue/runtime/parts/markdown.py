@@ -25,7 +25,7 @@ from retinue.storage.state import find_hub_url
 from retinue.workflows.runs.records import MESH_SCOPES
 
 MISSING_AFTER_S = 3.0
-"""So long after its start an agent looks for its tools and its model."""
+"""The time after its start at which an agent looks for its tools and its model."""
 
 
 async def find_missing(process: Process, agent: ThinkingAgent, source: str) -> list[str]:

@@ -13,7 +13,7 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.lazy_runs import LazyRuns
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import ending, in_background
 from retinue.settings import Settings
 from retinue.storage.run_store import RunStore
 from retinue.storage.state import State, find_hub_url
@@ -52,10 +52,9 @@ class OwnRunsPart(Part):
 
         process.get(JoinedMesh).hub_skills_here = find_hub_skills
         try:
-            yield Opened(on_ready=on_ready)
+            async with ending(opening):
+                yield Opened(on_ready=on_ready)
         finally:
-            for task in opening:
-                await end_task(task)
             await own.aclose()
 
     @asynccontextmanager
@@ -63,9 +62,8 @@ class OwnRunsPart(Part):
         self, settings: Settings, state: State, echo: Callable[[str], None]
     ) -> AsyncIterator[Process]:
         """The hub's skills, with the runs of this state executed here, those of lost processes as well."""
-        async with self._open_hub_skills(settings, state) as process:
-            launching = asyncio.create_task(process.get(LazyRuns).launch(echo), name="own runs")
-            try:
-                yield process
-            finally:
-                await end_task(launching)
+        async with (
+            self._open_hub_skills(settings, state) as process,
+            in_background(process.get(LazyRuns).launch(echo), name="own runs"),
+        ):
+            yield process

@@ -125,8 +125,9 @@ class LoadedPolicies:
     is loaded, calls pass no gate, and the engine of policies is not imported.
     """
 
-    def __init__(self, process: Process, table: PolicyTable) -> None:
+    def __init__(self, process: Process, table: PolicyTable, team: str = "") -> None:
         self._process = process
+        self._team = team
         self._table = table
         self.files = PolicyFiles.of(process.state.root, table)
         self._seen: Snapshot = ()
@@ -198,6 +199,7 @@ class LoadedPolicies:
             figures=self._figures,
             find_digest=lambda: self._digest,
             run_in_thread=asyncio.to_thread,
+            team=self._team,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
@@ -230,7 +232,7 @@ class LoadedPolicies:
         return self._figures
 
     def find_approvals(self) -> OpenApprovals | None:
-        """What opens the store of approvals; None in a process that keeps none."""
+        """The function that opens the store of approvals; None in a process that keeps none."""
         if (led := self._process.find(LedPolicies)) is not None:
             return led.open_approvals
         runs = self._find_runs()
@@ -243,7 +245,7 @@ class LoadedPolicies:
         return None if runs is None else runs.open_call_counts
 
     def _make_recorder(self) -> InputRecorder | None:
-        """What keeps the arguments that policies read; a process without an audit keeps none."""
+        """The recorder of arguments that policies read; None in a process without an audit."""
         if self._table.record != "inputs":
             return None
         from retinue.policies.recording import InputRecorder
@@ -288,6 +290,8 @@ class LoadedPolicies:
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         self._process.dispatcher.access.note_lists(None if self._gate is None else self._gate.note_lists)
         self._process.dispatcher.access.check_starts(None if self._gate is None else self._gate.check_start)
+        publish = None if self._gate is None else self._gate.check_publish
+        self._process.dispatcher.access.check_publishes(publish)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)
 
@@ -296,9 +300,15 @@ class LoadedPolicies:
         self._take(self._begin(None)())
 
     async def catch_up(self) -> None:
-        """Load what has changed, so that it is in force before what it binds starts."""
-        if await asyncio.to_thread(self.files.look) != self._seen:
+        """Put the files of now in force, before what they bind starts.
+
+        Raises a RetinueError for files that cannot be in force, so that the former ones stay.
+        """
+        # the watch may begin a reading at the same time, and then the earlier one does not count
+        while await asyncio.to_thread(self.files.look) != self._seen:
             await self.reload_in_thread()
+        if self.problem is not None:
+            raise self.problem
 
     async def reload_in_thread(self, table: PolicyTable | None = None) -> None:
         """The same, with other settings if given, while other calls run: a large set takes a second."""
@@ -419,7 +429,7 @@ def check_import(process: Process, name: str, kind: str, place: str) -> None:
 
 
 async def catch_up(process: Process) -> None:
-    """Put the policies of a process in force as its files have them now."""
+    """Put the policies of a process in force as its files have them now; as `LoadedPolicies.catch_up`."""
     loaded = process.find(LoadedPolicies)
     if loaded is not None:
         await loaded.catch_up()
@@ -432,16 +442,22 @@ def read_revision(process: Process) -> int:
 
 
 class PoliciesPart(Part):
-    """Checks every call of the process against the policies and the guards of the owner."""
+    """Checks every call of the process against the policies and the guards of the owner.
+
+    ``team`` is that of the agent of the process, "" for none.
+    """
 
     name = "policies"
     kinds = frozenset({"hub", "agent", "worker", "stdio", "command"})
     gives = LoadedPolicies
     is_required = True
 
+    def __init__(self, team: str = "") -> None:
+        self._team = team
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
+        loaded = LoadedPolicies(process, process.tables.get(PolicyTable), self._team)
         loaded.load()
         ask = partial(ask_person, loaded.find_approvals())
         _use_guards(process, make_guards(process.tables.get(Settings).guards, ask))

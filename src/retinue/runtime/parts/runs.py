@@ -28,7 +28,7 @@ from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
 from retinue.runtime.loading.policy_files import FOLDER, remove_policies
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.policies import check_answer
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import end_task, ending
 from retinue.settings_tables import ApprovalsTable
 from retinue.storage.files import make_folder, replace_file, storage_errors
 from retinue.web.transport import HttpRequester, TransportError
@@ -73,10 +73,9 @@ class RunsPart(Part):
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
             try:
-                yield
+                async with ending(launching):
+                    yield
             finally:
-                for task in launching:
-                    await end_task(task)
                 await runs.leave()
 
         limits = process.dispatcher.admission.limits

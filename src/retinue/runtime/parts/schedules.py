@@ -33,7 +33,7 @@ from retinue.parts.process import Process
 from retinue.runtime.endpoints.webhooks import webhook_route
 from retinue.runtime.lazy_runs import LOOK_S, LazyRuns
 from retinue.runtime.messages import Messages
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import ending
 from retinue.web.issued_tokens import TokenFile
 from retinue.workflows.schedules import ScheduleOwner
 
@@ -101,14 +101,6 @@ class SchedulesPart(Part):
                 await asyncio.sleep(LOOK_S)
             await work()
 
-        @asynccontextmanager
-        async def running() -> AsyncIterator[None]:
-            try:
-                yield
-            finally:
-                for task in tasks:
-                    await end_task(task)
-
         async def on_ready() -> None:
             works = [scheduler.run, inspection.run, *([agents.run] if process.kind == "hub" else [])]
             tasks.extend(asyncio.create_task(when_there_are_runs(work), name="schedules") for work in works)
@@ -123,7 +115,7 @@ class SchedulesPart(Part):
                 skills=partial(add_schedule_skills, book=schedules) if process.kind != "worker" else None,
                 routes=routes,
                 open_prefixes=(f"{HOOKS_PATH}/",) if is_hub else (),
-                running=running if is_firing else None,
+                running=(lambda: ending(tasks)) if is_firing else None,
                 on_ready=on_ready if is_firing else None,
                 figures=figures if is_firing else None,
             )

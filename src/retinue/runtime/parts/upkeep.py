@@ -27,7 +27,7 @@ from retinue.parts.part import FirstReading, LivePart, Opened, Part, ReadinessPr
 from retinue.parts.process import Process, Tables
 from retinue.rpc.probe import probe
 from retinue.runtime.mesh import Registries
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 from retinue.settings_tables import DirectoryTable, TimeoutTable
 from retinue.web.http_client import HttpClient
 
@@ -71,13 +71,8 @@ class UpkeepPart(Part):
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            works = [upkeep.run(), *(watch.run() for watch in watches)]
-            tasks = [asyncio.create_task(work) for work in works]
-            try:
+            async with in_background(upkeep.run(), *(watch.run() for watch in watches)):
                 yield
-            finally:
-                for task in tasks:
-                    await end_task(task)
 
         async def problems() -> Sequence[ReadinessProblem]:
             return [
@@ -237,14 +232,12 @@ class BackgroundTasks:
 
     def _list_due(self) -> list[Entry]:
         """The agents that are not healthy and are asked now."""
-        return self._directory.list_unhealthy(self._is_due)
-
-    def _is_due(self, agent: Entry) -> bool:
-        return (
-            agent.url is not None
-            and self._schedule.is_due(agent)
-            and not self._sharing.leaves(agent, 0.0, self._patience_s)
-        )
+        due = self._directory.list_unhealthy(self._schedule.test_due())
+        return [
+            agent
+            for agent in due
+            if agent.url is not None and not self._sharing.leaves(agent, 0.0, self._patience_s)
+        ]
 
     @property
     def _patience_s(self) -> float:

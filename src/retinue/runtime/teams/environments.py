@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -32,6 +32,7 @@ from retinue.team.vendored import ARCHIVES, WHEELS, use_archives
 
 INSTALL_WITHIN_S = 600.0
 _TEMPORARY = ".making-"
+_MAX_LICENCE_CHARACTERS = 80
 
 _SETTINGS = ("UV_", "PIP_", "npm_config_", "NPM_CONFIG_")
 """The variables that tell uv, pip and npm where their indexes and caches are."""
@@ -218,15 +219,41 @@ def find_npm_program(folder: Path, package: str, name: str | None) -> Path:
     return path
 
 
+def read_licences(python: Path, names: Iterable[str]) -> dict[str, str]:
+    """The licences that packages of these names beside ``python`` declare, by name as it is given."""
+    wanted = {_canonical(name): name for name in names}
+    licences = {}
+    for distribution in _discover(python):
+        if (name := wanted.get(_canonical(distribution.name))) and (text := _licence_of(distribution)):
+            licences[name] = text
+    return licences
+
+
+def _licence_of(distribution: Distribution) -> str:
+    """The licence expression, else that of the classifiers, else a short text; "" for none."""
+    fields = distribution.metadata
+    expressions = fields.get_all("License-Expression", [])
+    classifiers = [
+        line.rpartition(" :: ")[2]
+        for line in fields.get_all("Classifier", [])
+        if line.startswith("License :: ") and line != "License :: OSI Approved"
+    ]
+    texts = [text for text in fields.get_all("License", []) if "\n" not in text]
+    return (", ".join(expressions or classifiers or texts))[:_MAX_LICENCE_CHARACTERS]
+
+
+def _discover(python: Path) -> Iterable[Distribution]:
+    folder = next(iter(sorted(python.parent.parent.glob("lib/python*/site-packages"))), None)
+    return () if folder is None else Distribution.discover(path=[str(folder)])
+
+
 def find_python_program(python: Path, package: str, name: str | None) -> Path:
     """The program ``name`` that a package has installed beside ``python``; without one, that of its own name.
 
     Raises InvalidSettingError for a program that is not of this package, such as Python itself.
     """
-    folder = next(iter(sorted(python.parent.parent.glob("lib/python*/site-packages"))), None)
     wanted = _canonical(package)
-    distributions = () if folder is None else Distribution.discover(path=[str(folder)])
-    files = next((d.files or () for d in distributions if _canonical(d.name) == wanted), ())
+    files = next((d.files or () for d in _discover(python) if _canonical(d.name) == wanted), ())
     # as RECORD has them: ../../../bin/NAME
     programs = {file.name for file in files if file.parts[-3:-1] == ("..", python.parent.name)}
     chosen = name or (package if package in programs or len(programs) != 1 else min(programs))

@@ -32,7 +32,7 @@ def list_team_policies(state_root: Path) -> dict[Path, TeamScope]:
             folder, scope = store.folder_of(team.name, team.digest) / FILES, scope_of(team)
             if digest != digests[0]:
                 # while two digests run, the policies of both bind both, each with ids of its own
-                scope = replace(scope, name=f"{team.name}@{digest[7:19]}")
+                scope = replace(scope, name=f"{team.name}@{digest[7:19]}", team=team.name)
             files |= {folder / path: scope for path in team.policies}
     return files
 

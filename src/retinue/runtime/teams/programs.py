@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import orjson
 import structlog
 
 from retinue.core.errors import RetinueError, StateDamagedError
 from retinue.mesh.directory.rollouts import mark_of, team_tag
+from retinue.mesh.directory.sources import MemberId
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.teams.environments import Environments, find_npm_program, find_python_program
 from retinue.runtime.teams.rollout import list_digests
 from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
-from retinue.storage.state import TEAM_VARIABLE, State
+from retinue.storage.state import TEAM_BUDGET_VARIABLE, TEAM_VARIABLE, State
 from retinue.team.definition import DATA, TeamImport
 from retinue.team.package import Team, read_config
 from retinue.team.toml_text import quote, render_value
@@ -86,7 +88,7 @@ def team_children(
         "PYTHONSAFEPATH": "1",
     }
     environments = Environments(store.environments, environ)
-    own = f"{team.name}={','.join(sorted({locked.name for locked in team.lock.agents.values()}))}"
+    own = f"{team.name}={','.join(sorted(team.names))}"
     tag = ("--tag", team_tag(team.version, team.digest), "--team", own)
     secrets = row.secrets.get(team.digest, "")
     variables = _fill_own_variables(team, values)
@@ -108,13 +110,17 @@ def team_children(
                 secrets=secrets,
             )
         )
+    budget = team.definition.budget.model_dump(exclude_none=True)
+    of_team = {TEAM_VARIABLE: team.name}
+    if budget:
+        of_team[TEAM_BUDGET_VARIABLE] = orjson.dumps(budget).decode()
     for name in team.definition.llm:
         child = child_name(team, f"llm.{name}")
         specs.append(
             TeamProgram(
                 child,
                 ("serve", "--llm", name, *tag),
-                common | variables[child] | {TEAM_VARIABLE: team.name},
+                common | variables[child] | of_team,
                 program=sys.executable,
                 folder=folder / FILES,
                 secrets=secrets,
@@ -139,19 +145,19 @@ def find_renewed(team: Team, old: Mapping[str, str], new: Mapping[str, str]) -> 
     return {child for child, own in after.items() if own != before[child]}
 
 
-def read_team_imports(state: State) -> dict[str, ImportTable]:
-    """The imports of all active teams by name, as tables of the settings with their secrets filled in.
+def read_team_imports(state: State) -> dict[MemberId, ImportTable]:
+    """The imports of all digests that run, as tables of the settings with their secrets filled in.
 
-    Of an import that two digests of a team have, it is that of the digest that lists show.
+    Each digest has its own, also of an import that is equal in two: a listing has one tag, and a program that
+    ends counts for one digest. Those of the digest that lists show come first.
     """
-    tables: dict[str, ImportTable] = {}
+    tables: dict[MemberId, ImportTable] = {}
     for store, row, team in _list_teams(state, list_digests):
         values = variables_of(store, row, team.digest)
         for name, table in team.definition.imports.items():
-            if name in tables:
-                continue
+            member = MemberId(name, team.name, team_tag(team.version, team.digest))
             try:
-                tables[name] = import_table(store, team, name, table, values)
+                tables[member] = import_table(store, team, name, table, values)
             except (RetinueError, OSError) as error:
                 _log.warning("import of a team left out", team=row.name, name=name, error=str(error))
     return tables

@@ -32,6 +32,8 @@ from retinue.team.package import Team
 READY_WITHIN_S = 60.0
 LOOK_S = 0.2
 SHOWN_RUNS = 5
+RENEW_WITHIN_S = 30.0
+"""How long the schedules of a team are tried; later, the same ``up`` adds those that are missing."""
 BACK_WITHIN_S = 30.0
 """How long the calls in flight of a digest that failed may go on."""
 
@@ -45,17 +47,16 @@ _log = structlog.get_logger("retinue.teams")
 class MeshOfRollout:
     """What a rollout needs of its hub.
 
-    ``list_named`` gives the entries of a name, ``open_record`` the whole record of an entry, and
-    ``count_calls`` its calls in flight; ``count_elsewhere`` gives those of a mark in other processes of the
-    hub. ``examine``
-    makes the entrance exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it.
-    ``run_workflow`` starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and
-    chose this mark, or started before a time without a choice.
+    ``open_record`` gives the whole record of an entry, and ``count_calls`` its calls in flight;
+    ``count_elsewhere`` gives those of a mark in other processes of the hub. ``examine`` makes the entrance
+    exam of an agent in a chain of calls, and ``find_exam`` says why an agent failed it. ``run_workflow``
+    starts a workflow and waits for its end. ``list_runs`` gives the runs that go on and chose this mark, or
+    started before a time without a choice. ``renew_schedules`` makes the schedules of a digest those of its
+    team.
     """
 
     rollouts: Rollouts
     dispatch: Callable[[Call], Awaitable[Outcome]]
-    list_named: Callable[[str], Sequence[Entry]]
     open_record: Callable[[Entry], Awaitable[AgentRecord | None]]
     count_calls: Callable[[Entry], int]
     count_elsewhere: Callable[[str], Awaitable[int]]
@@ -63,6 +64,7 @@ class MeshOfRollout:
     find_exam: Callable[[Entry], str]
     run_workflow: Callable[[str, Mapping[str, Any], Principal, TraceContext], Awaitable[None]]
     list_runs: Callable[[str, str, float], Awaitable[Sequence[str]]]
+    renew_schedules: Callable[[Team], Awaitable[None]]
     begin_chain: Callable[[], TraceContext]
     apply: Callable[[], None]
     """Makes calls follow the rows, which have changed."""
@@ -142,27 +144,25 @@ class RolloutStages:
             if not row.get("url"):
                 return target
         for name in team.definition.imports:
-            if not await self._is_connected(stored, team, name):
+            if not await self._is_connected(team, name):
                 return name
         listed = {entry.name for entry in self._members(team.digest)}
         names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
         return next(iter(sorted(names - listed)), None)
 
-    async def _is_connected(self, stored: StoredRollout, team: Team, name: str) -> bool:
-        """Whether an import offers its locked tools.
-
-        One that the old digest has, too, runs as that one until the new digest has all chains.
-        """
-        locked = {tool.id for tool in team.lock.imports[name].tools} if name in team.lock.imports else set()
-        old = read_installed(self.store, self.name, stored.old)
-        if name in old.definition.imports:
-            locked = set()
-        for entry in self.mesh.list_named(name):
-            record = await self.mesh.open_record(entry)
-            offered = set() if record is None else {skill.id for skill in record.skills}
-            if (offered or entry.health == "healthy") and locked <= offered:
-                return True
-        return False
+    async def _is_connected(self, team: Team, name: str) -> bool:
+        """Whether the import of the new digest answers with its locked tools; TeamRefusedError for more."""
+        entry = next((entry for entry in self._members(team.digest) if entry.name == name), None)
+        if entry is None or entry.health not in ("healthy", "degraded"):
+            return False
+        record = await self.mesh.open_record(entry)
+        offered = set() if record is None else {skill.id for skill in record.skills}
+        tools = team.lock.imports[name].tools if name in team.lock.imports else ()
+        locked = {tool.id for tool in tools}
+        if locked and (more := sorted(offered - locked)):
+            problem = f"the import {name} offers {more[0]}, which its lock does not have"
+            raise TeamRefusedError("tools_differ", self.name, problem, remedy="lock it again: retinue lock")
+        return locked <= offered
 
     async def _compare_cards(self, team: Team) -> None:
         locked_agents = {locked.name: locked for locked in team.lock.agents.values() if locked.skills}
@@ -219,7 +219,8 @@ class RolloutStages:
             problem = f"its check did not end within {check.timeout_s:g} s"
             raise TeamRefusedError("check_failed", self.name, problem) from None
         for entry in self._members(stored.new):
-            await self.mesh.examine(entry, self._chain(stored))
+            if entry.name in team.agent_names:
+                await self.mesh.examine(entry, self._chain(stored))
         self._compare_exams(stored)
         self._enter(stored, "serve")
 
@@ -251,7 +252,12 @@ class RolloutStages:
             self._promote(stored)
 
     async def _drain(self, stored: StoredRollout) -> None:
-        """Wait for the chains of the digest before, at most ``drain_s`` in all."""
+        """Renew the schedules, then wait for the chains of the digest before, at most ``drain_s`` in all.
+
+        The digest before ends last, because its workflows are those of the schedules until then.
+        """
+        if not stored.is_scheduled:
+            stored = await self._renew_schedules(stored)
         while self.now() - stored.entered_at < stored.drain_s:
             runs = await self.mesh.list_runs(self.name, mark_of(stored.old), stored.entered_at)
             if not runs and not await self._counts_calls(stored.old):
@@ -261,6 +267,22 @@ class RolloutStages:
                 self._change(stored, partial(_with_rollout, stored))
             await self._pause(stored)
         await self._end(stored)
+
+    async def _renew_schedules(self, stored: StoredRollout) -> StoredRollout:
+        """Make the schedules of the new digest those of the team; tries again for `RENEW_WITHIN_S`."""
+        team = read_installed(self.store, self.name, stored.new)
+        deadline = time.monotonic() + RENEW_WITHIN_S
+        while True:
+            try:
+                await self.mesh.renew_schedules(team)
+            except RetinueError as error:
+                if time.monotonic() < deadline:
+                    await self._pause(stored)
+                    continue
+                _log.warning("schedules not renewed", team=self.name, error=error.message)
+            scheduled = replace(stored, is_scheduled=True)
+            self._change(stored, partial(_with_rollout, scheduled))
+            return scheduled
 
     async def _end_failed(self, stored: StoredRollout) -> None:
         """Wait for the calls in flight of the digest that failed."""

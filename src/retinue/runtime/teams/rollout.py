@@ -42,6 +42,8 @@ class StoredRollout:
     figures: Mapping[str, Any] = field(default_factory=dict)
     held_by: Sequence[str] = ()
     """The runs for which the old digest still runs, the first few."""
+    is_scheduled: bool = False
+    """Whether the schedules of the team are those of the new digest, which serves; then the old one ends."""
 
     @property
     def weight(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 from filelock import FileLock, Timeout
 
-from retinue.core.errors import BusyError, RetinueError, StateDamagedError, TeamRefusedError
+from retinue.core.errors import BusyError, RetinueError, StateDamagedError
 from retinue.storage.files import (
     hold_lock,
     make_folder,
@@ -74,7 +74,7 @@ class TeamRow:
     """The version of each digest whose files are kept."""
     signers: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] = ()
-    """Its imports, and its agents as ``NAME@TEAM`` (`find_clashes`)."""
+    """Its agents and imports as ``NAME@TEAM``, also those of a digest that is started now."""
     undo: Mapping[str, Any] | None = None
     """The row before the command that changes the team now; {} for none, None where no command does."""
     rollout: Mapping[str, Any] = field(default_factory=dict)
@@ -149,21 +149,12 @@ class TeamStore:
 
     @contextmanager
     def starting(self, row: TeamRow, names: Iterable[str]) -> Iterator[None]:
-        """Claim the names of a digest while it is started; where that fails, put ``row`` back.
-
-        Raises TeamRefusedError for a name that another team has or is about to have.
-        """
+        """Note the names of a digest while it is started; where that fails, put ``row`` back."""
         self.mend()
         with self._changing_rows() as document:
-            claimed = {*names}
-            for other in self._parse_rows(document).values():
-                if other.name != row.name and (clash := find_clashes(claimed, other.names)):
-                    problem = f"the team {other.name} has {clash[0]}, too"
-                    remedy = f"retinue down {other.name}"
-                    raise TeamRefusedError("name_taken", row.name, problem, remedy=remedy)
             undo = document.get(row.name, {})
             current = self._parse_rows(document).get(row.name, row)  # the hub may have ended its rollout
-            claim = replace(current, names=sorted(claimed | {*row.names}), undo=undo)
+            claim = replace(current, names=sorted({*names, *row.names}), undo=undo)
             document[row.name] = asdict(claim)
         try:
             yield
@@ -355,23 +346,6 @@ class TeamStore:
         refuse_gone(self._state.root)
         with storage_errors(self.root):
             self.root.mkdir(mode=0o700, exist_ok=True)
-
-
-def find_clashes(claims: Iterable[str], others: Iterable[str]) -> list[str]:
-    """The names of one team that another one may not have, too; sorted.
-
-    Agents are claimed as ``NAME@TEAM``, so agents of two teams may have one name. Imports are claimed by
-    their plain names, because the hub has one of each name.
-    """
-    plain, agents = _split_claims(claims)
-    other_plain, other_agents = _split_claims(others)
-    return sorted((plain & (other_plain | other_agents)) | (agents & other_plain))
-
-
-def _split_claims(claims: Iterable[str]) -> tuple[set[str], set[str]]:
-    names = {*claims}
-    plain = {name for name in names if "@" not in name}
-    return plain, {name.partition("@")[0] for name in names - plain}
 
 
 def read_clock() -> str:

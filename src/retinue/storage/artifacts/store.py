@@ -53,7 +53,7 @@ class ArtifactLimits:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection has deleted."""
+    """The artifacts that a collection has deleted."""
 
     count: int = 0
     size_bytes: int = 0

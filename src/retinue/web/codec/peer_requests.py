@@ -26,7 +26,7 @@ RIGHTS_HEADER = "x-retinue-rights"
 """Scopes to which the request is restricted, and ``agent:<glob>`` for each restriction of visible agents.
 
 ``through:<agent>`` names the agent that starts a run for the caller, and ``send:<entry>`` what this agent may
-call.
+call. ``team:<name>`` names the team of the agent that calls.
 """
 
 CALLER_HEADER = "x-retinue-for"
@@ -52,6 +52,7 @@ _CLOCK_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _AGENT = "agent:"
 _THROUGH = "through:"
 _SEND = "send:"
+_TEAM = "team:"
 _PLAIN = ":@+*"
 _GLOB = _PLAIN + "[]?!"
 _REJECTED = frozenset({401, 403})
@@ -72,6 +73,8 @@ def render_rights(principal: Principal) -> Mapping[str, str]:
     if principal.through:
         limits.append(_THROUGH + quote(principal.through, safe=_PLAIN))
         limits += [_SEND + quote(entry, safe=_GLOB + "/") for entry in _list_sent(principal.send)]
+    if principal.team:
+        limits.append(_TEAM + quote(principal.team, safe=_PLAIN))
     if limits or not principal.scopes >= _EVERY_RIGHT:
         headers[RIGHTS_HEADER] = " ".join((*sorted(principal.scopes), *limits))
     return headers
@@ -161,13 +164,19 @@ def _restrict(sender: Principal, rights: bytes | None, caller: bytes | None) -> 
 
 
 def _read_agent_between(sender: Principal, words: Sequence[str]) -> Principal:
-    """The principal with the agent that starts a run for it, and with the ``send`` list of that agent."""
-    through = next((word[len(_THROUGH) :] for word in words if word.startswith(_THROUGH)), "")
+    """The principal with the agent that starts a run for it, the ``send`` list and the team of that agent."""
+    through = _find_word(words, _THROUGH)
+    if team := _find_word(words, _TEAM):
+        sender = replace(sender, team=_unquote(team))
     if not through:
         return sender
     entries = [_unquote(word[len(_SEND) :]) for word in words if word.startswith(_SEND)]
     send = tuple(entry for entry in entries if entry) if entries else None
     return replace(sender, through=_unquote(through), send=send)
+
+
+def _find_word(words: Sequence[str], kind: str) -> str:
+    return next((word[len(kind) :] for word in words if word.startswith(kind)), "")
 
 
 _remembered = lru_cache(maxsize=_REMEMBERED)(_restrict)  # a process calls on behalf of few principals

@@ -98,7 +98,7 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
         if waiting is not None:
             waiting.refuse(self._gate.evicted)
             return True
-        idle = next((one for one in self.connections if _is_idle(one)), None)
+        idle = next((connection for connection in self.connections if _is_idle(connection)), None)
         if idle is None:
             return False
         idle.shutdown()

@@ -114,10 +114,10 @@ def unknown_key(document: Document, path: Path, known: Sequence[str]) -> Definit
 
 
 def _list_faults(document: Document, error: ValidationError) -> list[DefinitionError]:
-    details = [dict(one) for one in error.errors(include_url=False)]
+    details = [dict(detail) for detail in error.errors(include_url=False)]
     # a missing key is more likely misspelt: the unknown key is reported first
-    details.sort(key=lambda one: one["type"] == "missing")
-    faults = [render_fault(document, one) for one in details]
+    details.sort(key=lambda detail: detail["type"] == "missing")
+    faults = [render_fault(document, detail) for detail in details]
     return sorted(faults, key=lambda fault: fault.line)
 
 

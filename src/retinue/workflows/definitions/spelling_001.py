@@ -111,10 +111,10 @@ class _Translation:
     def _translate_steps(self, steps: Any, path: Path, target: Path, when: _Condition | None) -> list[Any]:
         if not isinstance(steps, list):
             raise self._from.fault(path, "no list of steps", "write a list")
-        found: list[Any] = []
+        translated: list[Any] = []
         for index, step in enumerate(steps):
-            found += self._translate_step(step, (*path, index), target, len(found), when)
-        return found
+            translated += self._translate_step(step, (*path, index), target, len(translated), when)
+        return translated
 
     def _translate_step(
         self, step: Any, path: Path, target: Path, index: int, when: _Condition | None
@@ -202,14 +202,14 @@ class _Translation:
         if condition is None:
             raise self._from.fault(path, "a conditional step without a condition", "add condition")
         branches = self._read_branches(step, path, ("if_true", "if_false"))
-        found: list[dict[str, Any]] = []
+        translated: list[dict[str, Any]] = []
         negated = _Condition(f"!({condition.text})", condition.path)
         for name, holds in (("if_true", condition), ("if_false", negated)):
             both = holds if when is None else when.both(holds)
             for nested_index, nested in enumerate(branches.get(name) or []):
                 nested_path = (*path, "branches", name, nested_index)
-                found += self._translate_step(nested, nested_path, target, index + len(found), both)
-        return found
+                translated += self._translate_step(nested, nested_path, target, index + len(translated), both)
+        return translated
 
     def _read_branches(
         self, step: Mapping[str, Any], path: Path, known: tuple[str, ...] | None

@@ -81,33 +81,33 @@ class _Translation:
         for key in step:
             if key not in _KNOWN and key not in OWN_KEYS:
                 raise unknown_key(self._from, (*path, key), (*OWN_KEYS, *_KNOWN))
-        found = {key: value for key, value in step.items() if key not in OWN_KEYS}
+        translated = {key: value for key, value in step.items() if key not in OWN_KEYS}
         name = step.get("name")
         if name is not None and "id" not in step:
-            found["id"] = self._ids.get(str(name), _as_id(str(name)))
+            translated["id"] = self._ids.get(str(name), _as_id(str(name)))
             self._move(path, "name", "id")
-            found.setdefault("description", str(name))
-        own_id = found.get("id")
-        self._translate_agents(step, found, path)
-        self._translate_expressions(step, found, path, own_id if isinstance(own_id, str) else None)
-        self._translate_jumps(step, found, path)
-        if "timeout" in found:
-            found["timeout"] = _as_duration(found["timeout"])
-        if isinstance(found.get("retry"), Mapping):
-            found["retry"] = self._retry(found["retry"], (*path, "retry"))
-        return found
+            translated.setdefault("description", str(name))
+        own_id = translated.get("id")
+        self._translate_agents(step, translated, path)
+        self._translate_expressions(step, translated, path, own_id if isinstance(own_id, str) else None)
+        self._translate_jumps(step, translated, path)
+        if "timeout" in translated:
+            translated["timeout"] = _as_duration(translated["timeout"])
+        if isinstance(translated.get("retry"), Mapping):
+            translated["retry"] = self._retry(translated["retry"], (*path, "retry"))
+        return translated
 
-    def _translate_agents(self, step: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
+    def _translate_agents(self, step: Mapping[str, Any], translated: dict[str, Any], path: Path) -> None:
         for key in ("agent", "role"):
-            if found.get(key) == "auto":
-                del found[key]
+            if translated.get(key) == "auto":
+                del translated[key]
         flag, agents, mode = step.get("parallel"), step.get("agent"), step.get("mode")
         if isinstance(flag, Mapping):
             return
-        found.pop("parallel", None)
+        translated.pop("parallel", None)
         if not (flag is True or isinstance(agents, list) or mode is not None):
-            if not any(key in found for key in ("agent", "role", "prompt", "skill")):
-                found["role"] = "execute"
+            if not any(key in translated for key in ("agent", "role", "prompt", "skill")):
+                translated["role"] = "execute"
             return
         parallel: dict[str, Any] = {"mode": mode or "all"}
         self._move(path, "mode", "parallel", "mode")
@@ -116,22 +116,22 @@ class _Translation:
             parallel["agents"] = agents
             self._move(path, "agent", "parallel", "agents")
         for key in ("role", "prompt"):
-            if key in found:
-                parallel[key] = found.pop(key)
+            if key in translated:
+                parallel[key] = translated.pop(key)
                 self._move(path, key, "parallel", key)
-        found.pop("agent", None)
-        found["parallel"] = parallel
+        translated.pop("agent", None)
+        translated["parallel"] = parallel
 
     def _translate_expressions(
-        self, step: Mapping[str, Any], found: dict[str, Any], path: Path, own_id: str | None
+        self, step: Mapping[str, Any], translated: dict[str, Any], path: Path, own_id: str | None
     ) -> None:
         if "condition" in step:
-            found["when"] = self._expression(step["condition"], (*path, "condition"), None)
+            translated["when"] = self._expression(step["condition"], (*path, "condition"), None)
             self._move(path, "condition", "when")
         for key in ("transform", "validate"):
             if isinstance(step.get(key), str):
                 text = self._expression(step[key], (*path, key), own_id or "")
-                found[key] = f"${{{{ {text} }}}}" if key == "transform" and "${{" not in text else text
+                translated[key] = f"${{{{ {text} }}}}" if key == "transform" and "${{" not in text else text
 
     def _expression(self, text: Any, path: Path, own_id: str | None) -> str:
         if not isinstance(text, str):
@@ -152,26 +152,28 @@ class _Translation:
             before = token.text if token.kind != "space" else before
         return "".join(parts)
 
-    def _translate_jumps(self, step: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
+    def _translate_jumps(self, step: Mapping[str, Any], translated: dict[str, Any], path: Path) -> None:
         if "stopOnError" in step:
-            found["on_error"] = "stop" if step["stopOnError"] else "continue"
+            translated["on_error"] = "stop" if step["stopOnError"] else "continue"
             self._move(path, "stopOnError", "on_error")
         failure = step.get("onFailure")
         if failure is not None:
             self._move(path, "onFailure", "on_error")
             if failure == "retry":
-                found.setdefault("retry", dict(_RETRY))
+                translated.setdefault("retry", dict(_RETRY))
             else:
-                found["on_error"] = failure if failure in _ERROR_WORDS else {"goto": self._target(failure)}
+                translated["on_error"] = (
+                    failure if failure in _ERROR_WORDS else {"goto": self._target(failure)}
+                )
         if step.get("onSuccess") is not None:
-            found["then"] = self._target(step["onSuccess"])
+            translated["then"] = self._target(step["onSuccess"])
             self._move(path, "onSuccess", "then")
 
     def _target(self, name: Any) -> Any:
         return self._ids.get(name, name) if isinstance(name, str) else name
 
     def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        translated: dict[str, Any] = {}
         for key, value in settings.items():
             path: Path = ("settings", key)
             name = SETTINGS.get(key, key)
@@ -181,29 +183,29 @@ class _Translation:
                 if value not in _METRICS:
                     raise self._from.fault(path, f"{value!r} is no level", f"write {', '.join(_METRICS)}")
             elif key == "maxDuration":
-                found[name] = _as_duration(value)
+                translated[name] = _as_duration(value)
             elif key == "errorHandling":
                 if value not in _ERROR_WORDS:
                     raise self._from.fault(
                         path, f"{value!r} is no way to handle errors", f"write {', '.join(_ERROR_WORDS)}"
                     )
                 if value == "retry":
-                    found["retry"] = dict(_RETRY)
+                    translated["retry"] = dict(_RETRY)
                 else:
-                    found[name] = value
+                    translated[name] = value
             else:
-                found[name] = value
-        return found
+                translated[name] = value
+        return translated
 
     def _retry(self, retry: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        found = dict(retry)
-        found["delay"] = _as_duration(found.get("delay", 1000))
-        if "backoffFactor" in found:
-            found["backoff"] = found.pop("backoffFactor")
+        translated = dict(retry)
+        translated["delay"] = _as_duration(translated.get("delay", 1000))
+        if "backoffFactor" in translated:
+            translated["backoff"] = translated.pop("backoffFactor")
             self._places[(*path, "backoff")] = self._from.place_of((*path, "backoffFactor"))
-        if isinstance(found.get("backoff"), int) and not isinstance(found["backoff"], bool):
-            found["backoff"] = float(found["backoff"])
-        return found
+        if isinstance(translated.get("backoff"), int) and not isinstance(translated["backoff"], bool):
+            translated["backoff"] = float(translated["backoff"])
+        return translated
 
     def _move(self, path: Path, key: str, *target: str) -> None:
         """Move the value under ``key`` to ``target``, with its line."""

@@ -146,8 +146,8 @@ def misplaced_keys(step: Step) -> tuple[tuple[str, str], ...]:
     allowed = KEYS_OF[step.kind]
     if step.kind == "parallel" and not step.asks_agents:
         allowed = allowed - {"ask", "retry", "cache", "allow_empty"}
-    given = {key for key in _ALL if _is_given(step, key)}
-    return tuple((key, _WHERE.get(key, "put it on a step with a skill")) for key in sorted(given - allowed))
+    keys = {key for key in _ALL if _is_given(step, key)}
+    return tuple((key, _WHERE.get(key, "put it on a step with a skill")) for key in sorted(keys - allowed))
 
 
 def _is_given(step: Step, key: str) -> bool:
@@ -235,7 +235,7 @@ class StepChecks:
             here = (*path, first + index)
             with self._noting():
                 self._check_kind(step, here)
-                self._check_jumps(step, here, [one.id for one in steps], index)
+                self._check_jumps(step, here, [sibling.id for sibling in steps], index)
                 self._check_parts(step, here, view, place)
             with self._noting():
                 view = self._check_nested(step, here, view, place)
@@ -353,10 +353,10 @@ class StepChecks:
     def _check_kind(self, step: Step, here: Path) -> None:
         kinds = step.kinds
         if len(kinds) != 1:
-            said = " and ".join(kinds) or "none of them"
+            kind_words = " and ".join(kinds) or "none of them"
             wanted = ", ".join((*NAMED_KINDS, "role"))
             raise self._document.fault(
-                here, f"step {step.id!r} has {said}", f"give it exactly one of {wanted}"
+                here, f"step {step.id!r} has {kind_words}", f"give it exactly one of {wanted}"
             )
         for key, remedy in misplaced_keys(step):
             raise self._document.fault((*here, key), f"{key!r} does not belong to a {kinds[0]} step", remedy)

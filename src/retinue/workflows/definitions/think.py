@@ -37,7 +37,7 @@ Prompt = Annotated[str, StringConstraints(max_length=200_000)]
 
 
 class ThinkLimits(StrictModel):
-    """What a step ``think`` may use at most before its model has to answer."""
+    """The limits of a step ``think``, after which its model has to answer."""
 
     turns: int = Field(default=20, ge=1, le=MAX_TURNS)
     calls: int = Field(default=60, ge=1, le=MAX_CALLS)
@@ -61,24 +61,26 @@ class ThinkContext(StrictModel):
     compact_at: float = Field(default=COMPACT_AT, ge=0.1, le=0.9)
 
 
-def read_extension(limited: LimitedError, given: Mapping[str, Any]) -> dict[str, Any]:
+def read_extension(limited: LimitedError, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Other limits for a step that ended with this error, by the fields of `thinking.limits.Limits`.
 
     ``given`` has the keys of `ThinkLimits`. Each must be more than what is spent. Raises
     InvalidParametersError.
     """
     try:
-        limits = ThinkLimits.model_validate(given)
+        limits = ThinkLimits.model_validate(changes)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "limits"
         known = ", ".join(ThinkLimits.model_fields)
         problem = f"known are {known}" if first["type"] == "extra_forbidden" else first["msg"]
         raise InvalidParametersError([Problem(f"limits.{name}", f"limits.{name}: {problem}")]) from error
-    if limited.limit not in given:
+    if limited.limit not in changes:
         problem = f"the run ended at the limit of {limited.limit}: give limits.{limited.limit}"
         raise InvalidParametersError([Problem("limits", problem)])
-    values = limits.model_dump(include=set(given)) | ({"time_s": limits.time_s} if "time" in given else {})
+    values = limits.model_dump(include=set(changes)) | (
+        {"time_s": limits.time_s} if "time" in changes else {}
+    )
     values.pop("time", None)
     low = [name for name, value in values.items() if value <= limited.spent.get(name, 0)]
     if low:

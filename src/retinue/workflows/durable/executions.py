@@ -19,7 +19,6 @@ from retinue.workflows.durable.dbos_engine import (
     Engine,
     EngineStart,
     Invocation,
-    RecordedCalls,
     RunLetGoError,
     RunPassedOnError,
     TakenOverError,
@@ -28,6 +27,7 @@ from retinue.workflows.durable.dbos_engine import (
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
 from retinue.workflows.durable.nodes import Lease
+from retinue.workflows.durable.recorded_calls import RecordedCalls
 from retinue.workflows.durable.run_context import DurableContext
 from retinue.workflows.durable.run_rows import (
     RunRow,
@@ -294,7 +294,9 @@ class Executions:
     async def find_mark(self, run_id: str, call: str) -> Mark | None:
         """The mark that was recorded with a call of a run; None for one without a mark."""
         calls = await self._database.ask(self._database.client.list_calls, run_id, True)
-        return next((Mark.find(one.output) for one in calls if one.name == call), None)
+        return next(
+            (Mark.find(engine_call.output) for engine_call in calls if engine_call.name == call), None
+        )
 
     async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """Call a function in a thread, because work with large values must not hold up other runs."""
@@ -396,7 +398,12 @@ class Executions:
                 raise cancelled(run_id) from None
         except RetinueError as error:
             fault = Fault.from_error(error)
-        except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
+        except BaseException as error:  # whatever a body raises ends its run, never this process
+            body = execution.task
+            # a GeneratorExit is another object here than in the task
+            is_of_body = body.done() and not body.cancelled() and type(body.exception()) is type(error)
+            if not isinstance(error, Exception) and not is_of_body:
+                raise  # this process ends
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
         if (broken := context.rules.describe_broken()) is not None:
             # Even where the body caught it: what such a body computed cannot be replayed.

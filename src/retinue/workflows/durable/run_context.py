@@ -16,9 +16,7 @@ from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.durable.dbos_engine import (
-    PATCHED,
     RUN,
-    RecordedCalls,
     ReplayError,
     Reservation,
     RunLetGoError,
@@ -32,6 +30,7 @@ from retinue.workflows.durable.dbos_engine import (
 )
 from retinue.workflows.durable.events import EventSink
 from retinue.workflows.durable.nodes import Lease
+from retinue.workflows.durable.recorded_calls import PATCHED, RecordedCalls
 from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.tables.signals import SignalTable
 from retinue.workflows.durable.tables.stored_once import is_large
@@ -130,7 +129,7 @@ class StepPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a durable call does, and how its outcome is counted."""
+    """The work of a durable call, and the count of its outcome."""
 
     act: Callable[[], Awaitable[StepOutcome]]
     count: StepCount | None = None
@@ -279,14 +278,14 @@ class DurableContext:
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         with self.rules.take(path):
             try:
-                given = None if self._recorded is None else await take_child(self._recorded)
-                given = given or await self._start_child(path, request)
+                child_id = None if self._recorded is None else await take_child(self._recorded)
+                child_id = child_id or await self._start_child(path, request)
             except ReplayError as error:
                 raise self._refuse_replay(f"child {path}", error) from None
-            if not given.endswith(f"/{path}"):
-                raise self.rules.refuse_replay(f"child {path!r}", repr(given))
-            self.open_children.add(given)
-            return ChildRun(given, path)
+            if not child_id.endswith(f"/{path}"):
+                raise self.rules.refuse_replay(f"child {path!r}", repr(child_id))
+            self.open_children.add(child_id)
+            return ChildRun(child_id, path)
 
     async def _start_child(self, path: str, request: RunRequest) -> str:
         child_id = f"{self._run_id}/{path}"
@@ -308,10 +307,10 @@ class DurableContext:
                 ended = await self._services.await_children(ids, self._given_up, mode)
             except UnknownRunError as error:
                 return {"unknown": error.run_id}
-            found = [_render_ended(record) for record in ended]
-            stored: dict[str, Any] = {"ended": found}
-            if is_large(found):
-                stored = await self._services.compute(stored_ended, found)
+            rendered = [_render_ended(record) for record in ended]
+            stored: dict[str, Any] = {"ended": rendered}
+            if is_large(rendered):
+                stored = await self._services.compute(stored_ended, rendered)
             self._size.stored += len(orjson.dumps(stored))
             return stored
 
@@ -403,7 +402,7 @@ class DurableContext:
         name: str,
         path: str,
         work: _Work,
-        given: Mapping[str, Any] | None,
+        known_facts: Mapping[str, Any] | None,
         place: AbstractAsyncContextManager[None],
         mark: Mark | None = None,
         reserved: Reservation | None = None,
@@ -413,7 +412,7 @@ class DurableContext:
 
         A call that is made with others has its number ``reserved``, and waits for the ``gate`` to act.
         """
-        facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
+        facts = dict(copy_json(dict(known_facts or {}), f"the facts of step {path}"))
         acted, may_repeat = False, self._may_repeat
 
         async def act_seen() -> Any:

@@ -11,15 +11,13 @@ from retinue.core.errors import StateError, UnknownRunError, UnknownStepError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import (
     MAX_RECOVERIES,
-    PATCHED,
     RUN,
     STATUS_OF,
     VERSION,
-    EngineCall,
     StoredFailure,
     StoredRun,
-    is_patch,
 )
+from retinue.workflows.durable.recorded_calls import PATCHED, EngineCall, is_patch
 from retinue.workflows.durable.tables.stored_once import Reference, StoredValues, pack_alone, unpack
 from retinue.workflows.runs.ports import Accept
 from retinue.workflows.runs.records import (
@@ -111,10 +109,10 @@ class RunRows:
         offset = 0
         while limit is None or len(records) < limit:
             rows = await self._database.ask(self._client.list_page, status, children, _PAGE, offset)
-            found = (_parse_row(row, _parse_result(row)).record for row in rows)
+            page = (_parse_row(row, _parse_result(row)).record for row in rows)
             records += [
                 record
-                for record in found
+                for record in page
                 if name in (None, record.request.name) and (accept is None or accept(record))
             ]
             offset += _PAGE
@@ -168,14 +166,14 @@ class RunRows:
     async def _read_calls_below(self, run_id: str) -> dict[str, Sequence[EngineCall]]:
         """The calls of a run and of all below it, with one query for each level."""
         calls: dict[str, Sequence[EngineCall]] = {}
-        wanted = [run_id]
-        while wanted:
-            calls_read = await self._database.ask(self._client.list_calls_of, wanted)
+        run_ids = [run_id]
+        while run_ids:
+            calls_read = await self._database.ask(self._client.list_calls_of, run_ids)
             calls |= calls_read
             children = [
                 call.child_id for call_list in calls_read.values() for call in call_list if call.name == RUN
             ]
-            wanted = [child_id for child_id in children if child_id is not None and child_id not in calls]
+            run_ids = [child_id for child_id in children if child_id is not None and child_id not in calls]
         return calls
 
 

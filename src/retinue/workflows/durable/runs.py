@@ -385,7 +385,7 @@ class DurableRuns:
             await _await_any(changed, FOLLOW_S)
 
     async def find_held_artifacts(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that stored runs hold."""
+        """The digests among these that stored runs hold."""
         await self._database.prepare()
         return await self.held_artifacts.find(digests)
 
@@ -489,7 +489,7 @@ class Placement:
         self._sent_to: object = None
 
     def find_other(self, lease: Lease, nodes: Sequence[Node], running: int) -> str | None:
-        """The one of these nodes that gets the next run, None for this one.
+        """The node among these that gets the next run, None for this one.
 
         This one has ``lease`` and ``running`` runs.
         """

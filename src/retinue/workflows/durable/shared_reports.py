@@ -90,7 +90,7 @@ class SharedReports:
     # Runs that this process executes
 
     def list_watched(self, connection: sa.Connection, roots: Sequence[str]) -> frozenset[str]:
-        """Those of the outermost runs that somebody watches; blocks."""
+        """The outermost runs among these that somebody watches; blocks."""
         return self._tables.list_watched(connection, roots)
 
     def note_watched(self, watched: Collection[str]) -> None:

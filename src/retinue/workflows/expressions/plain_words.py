@@ -24,31 +24,31 @@ def say_plainly(message: str, source: str) -> PlainWords:
     match = re.match(r"(?P<place>at character \d+): (?:Syntax error: )?(?P<text>.*)", message, re.DOTALL)
     place, text = (f"{match['place']}: ", match["text"]) if match else ("", message)
     for pattern, say in _RULES:
-        if found := pattern.fullmatch(text):
-            words = say(found, source)
+        if rule_match := pattern.fullmatch(text):
+            words = say(rule_match, source)
             return PlainWords(f"{place}{words.problem}", f"{words.remedy}; expressions are CEL")
     return PlainWords(message)
 
 
-def _end(found: re.Match[str], source: str) -> PlainWords:
-    expected = found["expected"]
+def _end(match: re.Match[str], source: str) -> PlainWords:
+    expected = match["expected"]
     if _A_VALUE in expected:
         return PlainWords("it ends where a value is missing", "complete it")
     marks = re.findall(r"'([^']+)'", expected)
     return PlainWords(f"it ends where {' or '.join(marks)} is missing", "complete it")
 
 
-def _missing(found: re.Match[str], source: str) -> PlainWords:
-    where = "at the end" if found["at"] == "<EOF>" else f"before {found['at']}"
-    return PlainWords(f"{found['mark']} is missing {where}", f"add {found['mark']}")
+def _missing(match: re.Match[str], source: str) -> PlainWords:
+    where = "at the end" if match["at"] == "<EOF>" else f"before {match['at']}"
+    return PlainWords(f"{match['mark']} is missing {where}", f"add {match['mark']}")
 
 
-def _misplaced(found: re.Match[str], source: str) -> PlainWords:
-    return PlainWords(f"{found['word']} does not belong here", "put an operator before it, or remove it")
+def _misplaced(match: re.Match[str], source: str) -> PlainWords:
+    return PlainWords(f"{match['word']} does not belong here", "put an operator before it, or remove it")
 
 
-def _no_token(found: re.Match[str], source: str) -> PlainWords:
-    text = found["word"].strip()
+def _no_token(match: re.Match[str], source: str) -> PlainWords:
+    text = match["word"].strip()
     if text[:1] in "\"'":
         return PlainWords("a text without its closing quote", f"close it with {text[:1]}")
     operators = {"=": "compare with ==", "|": "write ||", "&": "write &&"}
@@ -58,8 +58,8 @@ def _no_token(found: re.Match[str], source: str) -> PlainWords:
     )
 
 
-def _undeclared(found: re.Match[str], source: str) -> PlainWords:
-    name = found["name"]
+def _undeclared(match: re.Match[str], source: str) -> PlainWords:
+    name = match["name"]
     if re.search(rf"(?<![\w.]){re.escape(name)}\s*\(", source) or re.search(
         rf"\.{re.escape(name)}\s*\(", source
     ):
@@ -69,9 +69,9 @@ def _undeclared(found: re.Match[str], source: str) -> PlainWords:
     return PlainWords(f"nothing is named {name}", "read input, steps or loop, and put quotes around a text")
 
 
-def _no_overload(found: re.Match[str], source: str) -> PlainWords:
-    kinds = [kind.strip() for kind in found["kinds"].split(",")]
-    operator = found["operator"].strip("_@")
+def _no_overload(match: re.Match[str], source: str) -> PlainWords:
+    kinds = [kind.strip() for kind in match["kinds"].split(",")]
+    operator = match["operator"].strip("_@")
     remedy = "convert one of them: double(…), int(…) or string(…)"
     return PlainWords(f"{operator} does not take {' and '.join(kinds)}", remedy)
 
@@ -91,8 +91,8 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], PlainWords]]
     ),
     (
         re.compile(r"reserved identifier: (?P<word>\w+)"),
-        lambda found, source: PlainWords(
-            f"{found['word']} is a reserved word", "a choice is written: condition ? a : b"
+        lambda match, source: PlainWords(
+            f"{match['word']} is a reserved word", "a choice is written: condition ? a : b"
         ),
     ),
 )

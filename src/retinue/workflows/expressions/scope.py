@@ -100,8 +100,8 @@ class Scope:
 
 def nearest_output(entries: Iterable[tuple[str, StepState]]) -> Any:
     """The last output among entries, None when there is none."""
-    found = [entry["output"] for _, entry in entries if "output" in entry]
-    return found[-1] if found else None
+    outputs = [entry["output"] for _, entry in entries if "output" in entry]
+    return outputs[-1] if outputs else None
 
 
 def _with_fenced(step_id: str, entry: StepState) -> StepState:

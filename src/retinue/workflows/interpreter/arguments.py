@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.core.errors import InvalidParametersError, Problem
-from retinue.core.json_values import text_of
+from retinue.core.json_values import find_reference, text_of
 from retinue.core.text import fence
 from retinue.workflows.expressions.scope import Scope
 
@@ -31,7 +31,7 @@ def chain_arguments(
     property for prompts if nothing else is found for it. Raises InvalidParametersError with the step, the
     field and the places that were searched.
     """
-    declared = resolve_root(schema or {})
+    declared = _resolve_root(schema or {})
     required = [name for name in declared.get("required", ()) if isinstance(name, str)]
     if taken is not None:
         arguments = dict(taken)
@@ -46,15 +46,10 @@ def chain_arguments(
     return arguments
 
 
-def resolve_root(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_root(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema that a ``$ref`` at the root points to, else the schema itself."""
-    pointer = schema.get("$ref")
-    if not isinstance(pointer, str) or not pointer.startswith("#/"):
-        return schema
-    found: Any = schema
-    for part in pointer[2:].split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else schema
+    target = find_reference(schema, schema.get("$ref"))
+    return target if isinstance(target, Mapping) else schema
 
 
 def _take_nearest(declared: Mapping[str, Any], required: list[str], scope: Scope, prompt: str | None) -> Any:
@@ -114,7 +109,7 @@ PROMPT = "prompt"
 
 def address_prompt(schema: Mapping[str, Any] | None) -> str | None:
     """The property for the prompt: ``prompt``, else the only required text, else None."""
-    declared = resolve_root(schema or {})
+    declared = _resolve_root(schema or {})
     properties = declared.get("properties")
     if not isinstance(properties, Mapping) or not properties or PROMPT in properties:
         return PROMPT

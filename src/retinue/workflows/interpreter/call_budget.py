@@ -49,12 +49,12 @@ class CallBudget:
 
     @property
     def usage(self) -> Usage | None:
-        """What was spent on models; None for nothing without a limit."""
+        """The amount spent on models; None for nothing without a limit."""
         return {} if self._usage is None and self._allowance is not None else self._usage
 
     @property
     def allowance(self) -> Allowance | None:
-        """What may still be spent on models; None for no limit."""
+        """The amount that may still be spent on models; None for no limit."""
         own = None if self._allowance is None else self._allowance.minus(amount_of(self._usage))
         return own if self._within is None else narrow(own, self._within.allowance)
 
@@ -169,7 +169,7 @@ class StepBudget:
         self._earlier = earlier
 
     def _share_allowance(self) -> tuple[Allowance | None, Amount]:
-        """What this attempt may spend, and what interrupted attempts before it count as spent."""
+        """The amount that this attempt may spend, and that which interrupted attempts count as spent."""
         left = self._body.allowance
         if left is None:
             return self._most, Amount()

@@ -200,7 +200,7 @@ class CallSteps:
                 trials += _still_unknown([*unknown, *trial.list_unknown()])
                 raise
             finally:
-                self.outcomes += [one.outcome for one in trial.sent]
+                self.outcomes += [call.outcome for call in trial.sent]
             waited_s = trial.waited_s
             unknown += trial.list_unknown()
             last = trial.sent[-1].trial if trial.sent else None
@@ -211,12 +211,12 @@ class CallSteps:
                 fault = await self._refuse(ask, path, here, last.value)
             if fault is None:
                 assert last is not None
-                trials += [one for one in unknown if not _is_settled(one, last)]
-                given = outcome.value
-                facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
-                if given.get("parts"):
-                    facts["parts"] = given["parts"]
-                return StepResult(given["value"], facts, last.sent)
+                trials += [unanswered for unanswered in unknown if not _is_settled(unanswered, last)]
+                answer = outcome.value
+                facts = {"agent": answer["agent"], "cached": bool(answer.get("cached"))}
+                if answer.get("parts"):
+                    facts["parts"] = answer["parts"]
+                return StepResult(answer["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
             is_last = is_last or not fault.retryable or (ask.once and fault.on_error not in _NO_ANSWER)
             # A refusal says nothing about an earlier attempt with the same key.
@@ -300,7 +300,9 @@ class _Attempt:
     def list_unknown(self) -> list[Trial]:
         """The calls whose outcome is unknown."""
         return [
-            one.trial for one in self.sent if one.outcome.fault is not None and _is_unknown(one.outcome.fault)
+            call.trial
+            for call in self.sent
+            if call.outcome.fault is not None and _is_unknown(call.outcome.fault)
         ]
 
     def _may_move(self, choice: Choice, fault: Fault) -> bool:
@@ -532,10 +534,10 @@ class _Attempt:
         is_tracked = is_tracked or (outcome.usage is not None and SOURCES in outcome.usage)
         if ask.cache_ttl_s is not None and not (beside or is_tracked):
             await cache.put(key, outcome.value, ask.cache_ttl_s)
-        given = {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
+        result = {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
         if beside:
-            given["parts"] = beside
-        return given if outcome.usage is None else given | {"usage": dict(outcome.usage)}
+            result["parts"] = beside
+        return result if outcome.usage is None else result | {"usage": dict(outcome.usage)}
 
     async def _call_agent(self, choice: Choice, skill: str, arguments: Any, **options: Any) -> Outcome:
         """Make the call, unless something prevents it; a failure is an outcome with ``error`` set."""
@@ -613,12 +615,12 @@ def _answered(last: Trial, fault: Fault, unknown: list[Trial]) -> list[Trial]:
     what became of it; one that only took too long answers for it.
     """
     closed = [
-        replace(one, is_open=False)
-        for one in unknown
-        if one.was_lost or not (one.choice.agent == last.choice.agent and one.choice.keeps_keys)
+        replace(trial, is_open=False)
+        for trial in unknown
+        if trial.was_lost or not (trial.choice.agent == last.choice.agent and trial.choice.keeps_keys)
     ]
     if last.is_answered or fault.type in _WITHOUT_RESULT:
-        closed = [one for one in closed if not _is_settled(one, last)]
+        closed = [trial for trial in closed if not _is_settled(trial, last)]
         closed.append(replace(last, is_open=False))
     return closed
 
@@ -626,8 +628,8 @@ def _answered(last: Trial, fault: Fault, unknown: list[Trial]) -> list[Trial]:
 def _still_unknown(unknown: list[Trial]) -> list[Trial]:
     """The attempts of the last key, one for each agent that knows what it did for it."""
     last = unknown[-1:]
-    others = [one for one in unknown[:-1] if not _is_settled(one, last[0])]
-    return [*(replace(one, is_open=False) for one in others), *last]
+    others = [trial for trial in unknown[:-1] if not _is_settled(trial, last[0])]
+    return [*(replace(trial, is_open=False) for trial in others), *last]
 
 
 def _did_not_arrive(fault: Fault) -> bool:
@@ -673,4 +675,4 @@ def _allows_null(schema: Mapping[str, Any]) -> bool:
     if None in (schema.get("enum") or ()):
         return True
     inner = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
-    return any(isinstance(one, Mapping) and _allows_null(one) for one in inner)
+    return any(isinstance(inner_schema, Mapping) and _allows_null(inner_schema) for inner_schema in inner)

@@ -48,8 +48,8 @@ async def run_loop(frame: Frame, step: Step, path: str) -> StepResult | None:
                 break
     finally:
         scope.loop = around
-    given = scope.list_since(before)
-    return StepResult(nearest_output(given)) if given else None
+    entries = scope.list_since(before)
+    return StepResult(nearest_output(entries)) if entries else None
 
 
 async def run_foreach(frame: Frame, step: Step, path: str) -> StepResult:
@@ -90,8 +90,8 @@ async def run_switch(frame: Frame, step: Step, path: str) -> StepResult | None:
         return None
     before = frame.scope.mark
     await frame.run_steps(branches[taken], f"{path}.")
-    given = frame.scope.list_since(before)
-    return StepResult(nearest_output(given)) if given else None
+    entries = frame.scope.list_since(before)
+    return StepResult(nearest_output(entries)) if entries else None
 
 
 def _name_of(value: Any) -> str:
@@ -106,8 +106,8 @@ async def run_workflow(frame: Frame, step: Step, path: str) -> StepResult:
         raise await record_failure(frame.context, path, UnknownWorkflowError(step.workflow or ""))
     schema = nested.definition.input
     try:
-        given = await _render_input(frame, step, schema)
-        if schema is not None and (problems := compile_schema(schema, "input").problems(given)):
+        run_input = await _render_input(frame, step, schema)
+        if schema is not None and (problems := compile_schema(schema, "input").problems(run_input)):
             raise InvalidParametersError(problems)
     except (ExpressionError, InvalidParametersError) as error:
         raise await record_failure(frame.context, path, error) from None
@@ -115,7 +115,7 @@ async def run_workflow(frame: Frame, step: Step, path: str) -> StepResult:
     request = RunRequest(
         name=f"{frame.request.name}/{path}",
         definition=render_form(NestedRun.of(nested.definition, frame.nested)),
-        input=given,
+        input=run_input,
         origin=origin.as_mesh() if nested.as_mesh else origin,
     )
     outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
@@ -172,7 +172,7 @@ async def run_timer(frame: Frame, step: Step, path: str) -> None:
         until = await frame.read_clock(path, f"{path}/clock") + seconds
     else:
         until = await _read_until(frame, timer, path)
-    limit = min(frame.limits, key=lambda one: one.at, default=None)
+    limit = min(frame.limits, key=lambda limit: limit.at, default=None)
     if limit is not None and limit.at >= until:
         limit = None
     at = until if limit is None else limit.at
@@ -184,9 +184,9 @@ async def run_timer(frame: Frame, step: Step, path: str) -> None:
 
 async def _read_until(frame: Frame, timer: Timer, path: str) -> float:
     source = timer.until or ""
-    given = await frame.render(source, path, field="wait.until")
+    time = await frame.render(source, path, field="wait.until")
     try:
-        until = parse_time(given if isinstance(given, str) else orjson.dumps(given).decode())
+        until = parse_time(time if isinstance(time, str) else orjson.dumps(time).decode())
     except ValueError as error:
         problem, _, remedy = str(error).partition(": ")
         fault = ExpressionError(source, problem, remedy=remedy)

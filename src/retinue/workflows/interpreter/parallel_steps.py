@@ -325,15 +325,15 @@ def _single_call(step: Step, role: str, agent: str) -> Step:
 
 def _name_apart(names: Sequence[str]) -> list[str]:
     """Unique names for paths: the second ``claude`` becomes ``claude-2``."""
-    found: list[str] = []
+    unique_names: list[str] = []
     for name in names:
         plain = "".join("~" if mark in "/@#." else mark for mark in name)
         number, unique = 1, plain
-        while unique in found:
+        while unique in unique_names:
             number += 1
             unique = f"{plain}-{number}"
-        found.append(unique)
-    return found
+        unique_names.append(unique)
+    return unique_names
 
 
 def _keep_entries(frame: Frame, result: BranchResult) -> None:

@@ -244,27 +244,30 @@ class Rounds:
 
         So calls that take long begin together, and no choice waits for one of them.
         """
-        asked = sorted(self._asked, key=lambda one: one.place)
-        brief = [one for one in asked if isinstance(one.call, StepCall) and _is_brief(one.call)]
-        asked = brief or asked
-        taken = set(asked)
-        self._asked = [one for one in self._asked if one not in taken]
-        self._waiting = {one.place for one in self._asked}
-        calls = [one for one in asked if isinstance(one.call, StepCall)]
-        sleeps = [one for one in asked if not isinstance(one.call, StepCall)]
+        requests = sorted(self._asked, key=lambda request: request.place)
+        brief = [
+            request for request in requests if isinstance(request.call, StepCall) and _is_brief(request.call)
+        ]
+        requests = brief or requests
+        taken = set(requests)
+        self._asked = [request for request in self._asked if request not in taken]
+        self._waiting = {request.place for request in self._asked}
+        calls = [request for request in requests if isinstance(request.call, StepCall)]
+        sleeps = [request for request in requests if not isinstance(request.call, StepCall)]
         outcomes = await self._context.together(
-            [one.call for one in calls if isinstance(one.call, StepCall)],
+            [request.call for request in calls if isinstance(request.call, StepCall)],
             limit=self._limit,
             enough=None if self._enough is None else self._enough - self._succeeded,
         )
         if sleeps:
             await self._context.sleep(
-                sleeps[0].path, max(one.call for one in sleeps if isinstance(one.call, float | int))
+                sleeps[0].path,
+                max(request.call for request in sleeps if isinstance(request.call, float | int)),
             )
-        for one, outcome in zip(calls, outcomes, strict=True):
-            one.answer.set_result(outcome)
-        for one in sleeps:
-            one.answer.set_result(None)
+        for request, outcome in zip(calls, outcomes, strict=True):
+            request.answer.set_result(outcome)
+        for request in sleeps:
+            request.answer.set_result(None)
         self._note()  # a step may wait for further ones of the calls that it asked for together
 
     def _end(self, task: asyncio.Task[Any]) -> None:

@@ -118,7 +118,7 @@ class StepLoop:
         """Execute steps, and compensate the done ones if a step fails; ``is_whole`` = no other run undoes."""
         try:
             await self._run_steps(steps, "")
-            given = None if finish is None else await finish()
+            output = None if finish is None else await finish()
         except StepFailedError as error:
             failed = await self._undo(error, 0)
             if is_whole:
@@ -127,7 +127,7 @@ class StepLoop:
             raise failed from None
         # Not for other exceptions: what branches used is unknown then.
         self.frame.record_usage()
-        return given
+        return output
 
     async def _run_steps(self, steps: tuple[Step, ...], prefix: str) -> None:
         place = 0
@@ -159,7 +159,7 @@ class StepLoop:
         frame.trials = []
         try:
             result = await _KINDS[step.kind](frame, step, path)
-            given = None if result is None else await self._settle(step, path, result)
+            settled = None if result is None else await self._settle(step, path, result)
         except StepFailedError:
             if step.compensate is not None:
                 await record_trials(frame, step, path)
@@ -168,8 +168,8 @@ class StepLoop:
             raise
         if step.compensate is not None:
             await record_trials(frame, step, path)
-            if given is not None:
-                await record_undo(frame, step.compensate, step, path, given)
+            if settled is not None:
+                await record_undo(frame, step.compensate, step, path, settled)
 
     async def _settle(self, step: Step, path: str, result: StepResult) -> StepResult:
         """Record the output of a step, validated and transformed."""
@@ -271,11 +271,11 @@ class Interpreter:
         return await loop.run_definition(form)
 
     async def _run_branch(self, context: RunContext, request: RunRequest, form: BranchRun) -> Any:
-        given = read_json(BranchInput, request.input)
-        scope = Scope(given.input, form.known)
-        for step_id, entry in given.entries:
+        branch_input = read_json(BranchInput, request.input)
+        scope = Scope(branch_input.input, form.known)
+        for step_id, entry in branch_input.entries:
             scope.keep(step_id, entry)
-        scope.loop = given.loop
+        scope.loop = branch_input.loop
         before = scope.mark
         loop = StepLoop(context, request, scope, self._tools, form.settings, form.nested)
         await loop.run_all(form.steps)

@@ -75,7 +75,9 @@ def explain_missing(code: RunCode, living: Iterable[HostedWorkflow]) -> str | No
     hosted = list(living)
     if any(workflow.executes(code) for workflow in hosted):
         return None
-    others = sorted({one.code.digest[:_SHOWN_DIGEST] for one in hosted if one.code.name == code.name})
+    others = sorted(
+        {workflow.code.digest[:_SHOWN_DIGEST] for workflow in hosted if workflow.code.name == code.name}
+    )
     has = f"; running workers have {', '.join(f'{digest}…' for digest in others)}" if others else ""
     remedy = f"start one with the file: retinue worker {code.file}"
     return f"{code.describe()}: no running worker has this code{has}; {remedy}"

@@ -50,8 +50,8 @@ RUN_ID_MARK = "~"
 def check_run_id(run_id: str) -> str:
     """Return the id; raises InvalidParametersError for another form."""
     if not RUN_ID.fullmatch(run_id):
-        wanted = "1 to 100 letters, digits, and . _ : - after the first"
-        raise InvalidParametersError([Problem("run", f"field 'run' is no id of a run: {wanted}")])
+        form = "1 to 100 letters, digits, and . _ : - after the first"
+        raise InvalidParametersError([Problem("run", f"field 'run' is no id of a run: {form}")])
     return run_id
 
 
@@ -124,7 +124,7 @@ class StepOutcome:
 
     @property
     def spent(self) -> Mapping[str, Any] | None:
-        """What the call has spent on models; None for nothing, or where that is unknown."""
+        """The amount that the call has spent on models; None for nothing, or an unknown amount."""
         if self.usage is not None:
             return self.usage
         value: Any = self.value
@@ -193,22 +193,27 @@ class Reach:
 
     ``agents`` = the globs of the caller's token, () for all. ``through`` = the agent that started the run for
     its caller, "" for none: agents that do not receive its calls are not reached. ``send`` = the skills that
-    this agent may call, None for all.
+    this agent may call, None for all. ``team`` = that of the agent that started the run, "" for none.
     """
 
     agents: tuple[str, ...] = ()
     through: str = ""
     send: tuple[str, ...] | None = None
+    team: str = field(default="", repr=False)
 
     def to_json(self) -> dict[str, Any]:
         send = None if self.send is None else list(self.send)
-        return {"agents": list(self.agents), "through": self.through, "send": send}
+        stored = {"agents": list(self.agents), "through": self.through, "send": send}
+        return {**stored, "team": self.team} if self.team else stored
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Reach:
         send = value.get("send")
         return cls(
-            tuple(value.get("agents", ())), value.get("through", ""), None if send is None else tuple(send)
+            tuple(value.get("agents", ())),
+            value.get("through", ""),
+            None if send is None else tuple(send),
+            value.get("team", ""),
         )
 
 
@@ -253,15 +258,17 @@ class Origin:
 
     @property
     def principal(self) -> Principal:
-        """Who calls in the run: the caller that started it, with the scopes and the reach of the run."""
+        """The caller in the run: the principal that started it, with the scopes and the reach of the run."""
         reach = self.reach
-        return Principal(self.caller, "run", self.scopes, reach.agents, reach.through, reach.send)
+        limits = reach.agents, reach.through, reach.send
+        return Principal(self.caller, "run", self.scopes, *limits, team=reach.team)
 
     @property
     def rights(self) -> list[str]:
         """The rights that the results of its steps depend on: the principal and its scopes."""
-        limits = [] if self.reach == WHOLE_REACH else [str(self.reach)]
-        return [self.caller, *sorted(self.scopes), *limits]
+        limits = [] if replace(self.reach, team="") == WHOLE_REACH else [str(self.reach)]
+        team = [f"team:{self.reach.team}"] if self.reach.team else []
+        return [self.caller, *sorted(self.scopes), *limits, *team]
 
     @property
     def is_agents(self) -> bool:
@@ -290,7 +297,11 @@ class Origin:
 
     def as_mesh(self) -> Origin:
         """The same origin with the scopes and the reach of the mesh (``runs_as: mesh``, and models)."""
-        return replace(self, scopes=self.scopes | MESH_SCOPES, reach=Reach(through=self.reach.through))
+        return replace(
+            self,
+            scopes=self.scopes | MESH_SCOPES,
+            reach=Reach(through=self.reach.through, team=self.reach.team),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The stored form, in which a trace repeats caller and rights."""

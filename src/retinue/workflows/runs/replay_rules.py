@@ -60,7 +60,7 @@ class RunSize:
 
     @classmethod
     def of(cls, request: Any, limit: int) -> RunSize:
-        """That of a run which has stored its request alone."""
+        """The size of a run that has stored its request alone."""
         encoded = orjson.dumps(request)
         size = cls(limit, len(encoded))
         if _IN_LINKS in encoded:

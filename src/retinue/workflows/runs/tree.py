@@ -86,13 +86,13 @@ class StepNode:
         return "done" if self.status == "failed" and is_handled else self.status
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"step": self.path, "kind": self.kind or "group", "status": self.status}
-        found |= self.facts
+        document: dict[str, Any] = {"step": self.path, "kind": self.kind or "group", "status": self.status}
+        document |= self.facts
         if self.attempts:
-            found["attempts"] = self.attempts
+            document["attempts"] = self.attempts
         if self.steps:
-            found["steps"] = [node.to_json() for node in self.steps.values()]
-        return found
+            document["steps"] = [node.to_json() for node in self.steps.values()]
+        return document
 
 
 def draw_tree(
@@ -114,7 +114,7 @@ def draw_tree(
 
 def _join(below: Sequence[str], ended: str | None) -> str:
     """The status of a group of steps; ``ended`` is how the group, or the run around it, came to its end."""
-    going_on = next((one for one in ("running", "waiting") if one in below), None)
+    going_on = next((status for status in ("running", "waiting") if status in below), None)
     if going_on is not None:
         return going_on
     if ended in ("done", "failed") and "failed" not in below and "done" in below:
@@ -122,7 +122,7 @@ def _join(below: Sequence[str], ended: str | None) -> str:
         return "done"
     if ended == "done":
         return "done"
-    return next((one for one in ("failed", "cancelled", "done", "kept") if one in below), "done")
+    return next((status for status in ("failed", "cancelled", "done", "kept") if status in below), "done")
 
 
 EFFECTS = ("done", "undone", "to_undo", "unknown")

@@ -206,8 +206,8 @@ class KoiAgentNode(_Node):
         try:
             await self.node.wire.peers.broadcast_events(events=[event], address=contact)
         except PeerError as error:
-            told = {"url": contact.url, "reason": str(error), "remedy": error.remedy}
-            _log.warning("the first contact was not told", **told)
+            problem = {"url": contact.url, "reason": str(error), "remedy": error.remedy}
+            _log.warning("the first contact was not told", **problem)
             self.node.work.spawn(self._tell_again(event))
 
     async def _tell_again(self, event: Event) -> None:

@@ -70,10 +70,10 @@ class PersonalityAgent(Agent):
             described = {"description": skill.description, "type": "function", **known}
             self.profile.add_trait(PersonalityTrait(**{**trait.model_dump(), **described}))
         record = parse_profile(self.profile)
-        wanted = {skill.id: skill for skill in record.skills}
-        for skill_id in [known for known in self._skills if known not in wanted]:
+        declared = {skill.id: skill for skill in record.skills}
+        for skill_id in [known for known in self._skills if known not in declared]:
             self.forget_skill(skill_id)
-        for skill in wanted.values():
+        for skill in declared.values():
             if skill.id not in self._skills:
                 self.declare(skill)
             elif skill.id not in self._functions and self._skills[skill.id] != skill:

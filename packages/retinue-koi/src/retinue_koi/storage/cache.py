@@ -143,10 +143,10 @@ class KoiCache:
 
     def list_rids(self, rid_types: Iterable[Any] = ()) -> list[str]:
         """The RIDs of these types, which are texts or classes; without types all."""
-        wanted = {type_name(rid_type) for rid_type in rid_types}
-        if not wanted:
+        type_names = {type_name(rid_type) for rid_type in rid_types}
+        if not type_names:
             return list(self._entries)
-        return [rid for rid in self._entries if type_of(rid) in wanted]
+        return [rid for rid in self._entries if type_of(rid) in type_names]
 
     def read(self, rid: object) -> Bundle | None:
         """The bundle of a RID, or None. A file that was damaged meanwhile is set aside."""

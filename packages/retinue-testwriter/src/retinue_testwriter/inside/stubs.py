@@ -67,8 +67,8 @@ def main() -> None:
     answer: dict[str, Any] = {"functions": {}, "classes": {}, "aliases": {}, "public": []}
     names = read_names(request, context)
     resolver = typeshed_client.Resolver(context)
-    for name, given in names.items():
-        info = given
+    for name, named in names.items():
+        info = named
         if isinstance(info.ast, typeshed_client.ImportedName):
             found = resolver.get_fully_qualified_name(f"{request['module']}.{name}")
             if not isinstance(found, typeshed_client.ImportedInfo):
@@ -83,7 +83,7 @@ def main() -> None:
             }
         elif signatures := list_signatures(info):
             answer["functions"][name] = signatures
-        if given.is_exported and not name.startswith("_"):
+        if named.is_exported and not name.startswith("_"):
             answer["public"].append(name)
     sys.stdout.write(json.dumps(answer))
 

@@ -124,7 +124,7 @@ class ServersInHub:
         """The enabled servers, with their names in the directory."""
         rows = []
         for server in self.servers.list_members():
-            entry = self._directory.find_entry(ListingKey(IMPORTS, server.spec.name))
+            entry = self._directory.find_entry(_listing_of(server))
             if entry is not None and entry.enabled:
                 rows.append((self._directory.name_of(entry), server))
         return rows
@@ -134,7 +134,7 @@ class ServersInHub:
         return [
             (name, server)
             for name, server in self.list_all()
-            if is_seen(view, name) and is_visible(server.spec.visibility, scopes)
+            if is_seen(view, server.spec.name) and is_visible(server.spec.visibility, scopes)
         ]
 
     def list_seen_by(self, principal: Principal) -> list[Named]:
@@ -143,7 +143,13 @@ class ServersInHub:
 
     def find_listing(self, server: ImportedServer) -> Listing | None:
         """The listing of a server; None after its removal."""
-        return self._directory.find_listing(ListingKey(IMPORTS, server.spec.name))
+        return self._directory.find_listing(_listing_of(server))
+
+    def _find_of_chain(self, server: ImportedServer, call: Call) -> ImportedServer:
+        rollouts = self._dispatcher.rollouts
+        mark = None if rollouts is None else rollouts.find_mark(server.id.team, call)
+        twins = [] if mark is None else self.servers.list_twins(server.id)
+        return next((twin for twin in twins if twin.id.tag.endswith(f"-{mark}")), server)
 
     async def read(
         self,
@@ -153,7 +159,11 @@ class ServersInHub:
         admitted: AdmittedCall,
         channel: Channel,
     ) -> Read:
-        """One read at a server, where policies and guards let it."""
+        """One read at a server, where policies and guards let it.
+
+        While its team changes its digest, it is a read at the server of the digest of the chain.
+        """
+        server = self._find_of_chain(server, call)
 
         async def read(request: ReadRequest, call: Call, channel: Channel) -> Read:
             return await read_from(server, request, admitted, channel)
@@ -162,6 +172,10 @@ class ServersInHub:
         if listing is None:
             raise _unknown(request)
         return await read_checked(self._dispatcher, listing, request, call, admitted, channel, read)
+
+
+def _listing_of(server: ImportedServer) -> ListingKey:
+    return ListingKey(IMPORTS, server.id.key, server.id.tag)
 
 
 class HubReads:
@@ -189,7 +203,7 @@ class HubReads:
         for name, server in self._imported.list_all():
             prefix = resource_prefix(name)
             own = frozenset(uri[len(prefix) :] for uri in uris if uri.startswith(prefix))
-            self._imported.servers.follow(self, server.spec.name, own)
+            self._imported.servers.follow(self, str(server.id), own)
 
     def _find(self, request: ReadRequest) -> tuple[ImportedServer, str] | None:
         seen = self._imported.list_seen_by(request.principal)

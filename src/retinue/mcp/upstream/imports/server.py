@@ -26,7 +26,7 @@ from retinue.mcp.upstream.open_calls import RequestLimit
 from retinue.mcp.upstream.session import ServerSession
 from retinue.mcp.upstream.traces import TraceMeta, own_trace
 from retinue.mcp.upstream.transport import Transport
-from retinue.mesh.directory.sources import LiveMember, OnChange
+from retinue.mesh.directory.sources import LiveMember, MemberId, OnChange
 from retinue.mesh.foreign_records import bound_tools, clean_record
 from retinue.mesh.pins import Pins
 
@@ -48,7 +48,7 @@ MAX_FOLLOWED = 1_000
 """Resources of one server whose changes are followed."""
 
 OnResource = Callable[[str, str], None]
-"""Called with the name of a server and the URI of its resource that changed."""
+"""Called with the text of the id of a server and the URI of its resource that changed."""
 
 MAX_DESCRIPTION = 1_000
 """Characters of a server's instructions that become the description of its agent."""
@@ -81,6 +81,15 @@ class ImportSpec:
     problem: str = ""
     """Why the server cannot be connected to as it is configured; "" if it can."""
 
+    team: str = ""
+    tag: str = ""
+    """The team and the tag of the digest that brings it; "" for those of the machine."""
+
+    @property
+    def id(self) -> MemberId:
+        """Which member of its source it is."""
+        return MemberId(self.name, self.team, self.tag)
+
 
 class ImportedServer(LiveMember):
     """One imported server; a separate task connects it."""
@@ -94,12 +103,13 @@ class ImportedServer(LiveMember):
         on_resource: OnResource = lambda name, uri: None,
     ) -> None:
         self.spec = spec
+        self.id = spec.id
         self.fingerprint = spec.fingerprint
         self.reason = f"it is starting, which may take {spec.start_s:g} s (imports.{spec.name}.start_s)"
         self._client_version = client_version
         self._pins = pins
         self._on_change = on_change
-        self._tools = pins.accepted_tools(spec.name)
+        self._tools = pins.accepted_tools(spec.id.pinned)
         self._has_lists = False
         self._instructions = ""
         self._record = self._shown_record = AgentRecord(spec.name)
@@ -131,7 +141,8 @@ class ImportedServer(LiveMember):
         record = self._record
         shown = [render_card(record, scopes=_ALL), [resource.uri for resource in record.resources]]
         digest = sha256(orjson.dumps([*shown, [prompt.name for prompt in record.prompts]])).hexdigest()
-        return Listing(record=record, source=IMPORTS, key=self.spec.name, digest=f"sha256:{digest}")
+        place, digest = self.id, f"sha256:{digest}"
+        return Listing(record=record, source=IMPORTS, key=place.key, tag=place.tag or None, digest=digest)
 
     @property
     def is_ready(self) -> bool:
@@ -163,7 +174,7 @@ class ImportedServer(LiveMember):
     def review(self) -> None:
         """Compare the tools with the accepted ones again; nothing to do before the first session."""
         if self._has_lists:
-            self._describe(self._pins.review(self.spec.name, self._tools))
+            self._describe(self._pins.review(self.id.pinned, self._tools))
             self._changed()
 
     @property
@@ -278,7 +289,7 @@ class ImportedServer(LiveMember):
                 await asyncio.sleep(REREAD_S)
 
         def pass_on(uri: str) -> None:
-            self._on_resource(self.spec.name, uri)
+            self._on_resource(str(self.id), uri)
 
         async def watch() -> None:
             while True:
@@ -336,7 +347,7 @@ class ImportedServer(LiveMember):
             ),
             prompts=tuple(parse_prompts(lists.prompts, seen)),
         )
-        self._describe(self._pins.review(self.spec.name, self._tools))
+        self._describe(self._pins.review(self.id.pinned, self._tools))
 
     def _claims_others(self, entry: Mapping[str, Any]) -> bool:
         """Whether a template would match URIs of other servers, and the owner has not allowed that."""

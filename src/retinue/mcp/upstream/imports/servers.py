@@ -15,7 +15,7 @@ from retinue.core.record import Listing, Skill
 from retinue.mcp.codec.foreign import trace_for
 from retinue.mcp.upstream.imports.server import IMPORTS, ImportedServer, ImportSpec, OnResource
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.sources import LiveSource
+from retinue.mesh.directory.sources import LiveSource, MemberId
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.pins import Pins
 
@@ -30,7 +30,7 @@ class ImportedServers(LiveSource[ImportedServer]):
         self.pins = pins
         self._client_version = client_version
         self._followed: dict[str, dict[object, frozenset[str]]] = {}
-        """The resources that each endpoint follows, by the name of their server."""
+        """The resources that each endpoint follows, by the id of their server."""
         self._on_resource: tuple[OnResource, ...] = ()
 
     async def configure(self, specs: Mapping[str, ImportSpec]) -> None:
@@ -62,8 +62,12 @@ class ImportedServers(LiveSource[ImportedServer]):
             server.review()
 
     def find(self, name: str) -> ImportedServer | None:
-        """The server of this name."""
+        """The server with the id of this text."""
         return self._members.get(name)
+
+    def list_twins(self, member: MemberId) -> list[ImportedServer]:
+        """The servers of an import in all digests of its team that run."""
+        return [server for server in self._members.values() if server.id.key == member.key]
 
     def follow(self, follower: object, name: str, uris: frozenset[str]) -> None:
         """Notify ``follower`` of changes of these resources of a server, in place of earlier ones."""
@@ -98,10 +102,10 @@ class ImportedServers(LiveSource[ImportedServer]):
     ) -> Answer:
         """One call of a tool; the dispatcher enforces the time limit."""
         name = listing.record.name
-        server = self._members.get(name)
+        server = self.find_member(listing.id)
         if server is None:
             raise AgentUnreachableError(name, "its server", "it is not imported any more")
-        self.pins.check(name, skill.id)
+        self.pins.check(server.id.pinned, skill.id)
         with admitted.relay(is_forwarded=True) as outgoing:
             # it reports no further calls; those that come back with the trace are one hop each
             outgoing.record_usage(0)

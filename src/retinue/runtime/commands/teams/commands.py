@@ -41,11 +41,6 @@ from retinue.runtime.commands.teams.policies import (
     check_team_policies,
     compare_policies,
 )
-from retinue.runtime.commands.teams.schedules import (
-    list_schedule_names,
-    remove_schedules,
-    renew_schedules,
-)
 from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.commands.teams.upgrading import (
@@ -53,6 +48,7 @@ from retinue.runtime.commands.teams.upgrading import (
     ask_for_rollout,
     find_open_rollout,
     follow_rollout,
+    refuse_other_nodes,
     refuse_other_rollout,
     wait_for_drain,
 )
@@ -70,6 +66,7 @@ from retinue.runtime.teams.programs import (
     read_installed,
     render_settings,
 )
+from retinue.runtime.teams.schedules import list_schedule_names, remove_schedules, renew_schedules
 from retinue.runtime.teams.store import TeamRow, TeamStore, read_clock
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
@@ -273,7 +270,7 @@ class TeamCommands:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             if row.active is not None:
-                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference)
+                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference, echo)
                 return None
             started = replace(
                 row,
@@ -299,7 +296,7 @@ class TeamCommands:
         fails, ``starting`` of the store puts the former values back.
         """
         former = self._store.read_secrets(row, team.digest)
-        await self._renew_schedules(team, only_missing=True)
+        await self._add_schedules(team)
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.claims):
@@ -354,7 +351,7 @@ class TeamCommands:
                     )
                     return await self._switch(row, started, team, values, echo)
                 at_once = RolloutOptions(steps=(100,), hold_s=0.0)
-                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference)
+                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference, echo)
         return await self._follow(row, team, echo)
 
     def down(self, name: str) -> TeamRow:
@@ -373,12 +370,13 @@ class TeamCommands:
         """Remove the schedules of a team that is down."""
         if list_schedule_names(self._store, name):
             async with open_client(self._settings, self._state) as client:
-                await remove_schedules(client, self._store, name)
+                await remove_schedules(client.get, self._store, name)
 
-    async def _renew_schedules(self, team: Team, *, only_missing: bool = False) -> None:
+    async def _add_schedules(self, team: Team) -> None:
+        """Add the schedules of the digest that serves which are missing or do not fire."""
         if list_schedule_names(self._store, team.name):
             async with open_client(self._settings, self._state) as client:
-                await renew_schedules(client, self._store, team, only_missing=only_missing)
+                await renew_schedules(client.get, self._store, team, only_missing=True)
 
     def list_rows(self) -> list[TeamRow]:
         """All teams that were ever started here, by name; those of killed commands are put back first."""
@@ -498,11 +496,14 @@ class TeamCommands:
         signer: str,
         options: RolloutOptions,
         reference: str,
+        echo: Echo,
     ) -> None:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        async with open_client(self._settings, self._state, hub_url=url) as client:
+            await refuse_other_nodes(client, team, options.steps or team.definition.rollout.steps, echo)
         known = replace(
             row,
             names=sorted(team.claims | {*row.names}),
@@ -514,7 +515,6 @@ class TeamCommands:
 
     async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
         await follow_rollout(self._store, self._state, team.name, team.digest, echo)
-        await self._renew_schedules(team)
         check = team.definition.check
         checks = len(check.calls) + (check.workflow is not None)
         programs = len(team.definition.agents) + len(team.definition.imports)
@@ -539,7 +539,7 @@ class TeamCommands:
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
             self._store.settle(started, team.claims)
-            await renew_schedules(client, self._store, team)
+            await renew_schedules(client.get, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
 
 
@@ -560,8 +560,12 @@ def refuse_existing(path: Path, *, force: bool) -> None:
 
 
 def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
-    """The differences of two teams by ability, with those of their policies."""
-    return [*compare_teams(old, new), *compare_policies(old, new)]
+    """The differences of two teams by ability, with those of their policies.
+
+    What gives more comes first, then what callers have to follow.
+    """
+    changes = [*compare_teams(old, new), *compare_policies(old, new)]
+    return sorted(changes, key=lambda change: (not change.is_wider, not change.is_breaking))
 
 
 async def read_content(pulled: PulledTeam) -> TeamContent:

@@ -61,15 +61,14 @@ def _runs(news: Mapping[str, Any], secrets: str | None) -> bool:
 async def _find_missing(client: MeshClient, names: set[str], team: Team) -> list[str]:
     """The agents that the hub does not list as available, and the imports that do not offer their tools.
 
-    An agent of another digest is ending, so it does not count.
+    What is of another digest or team does not count.
     """
     reply = await read_agents(client.get, {"limit": PAGE})
     live = [row for row in reply["agents"] if row.get("status") != "unavailable"]
-    marks = ("", mark_of(team.digest))
-    available = {row["name"].partition("@")[0] for row in live if find_mark(row) in marks}
-    rows = {row["name"]: row for row in live}
+    own = [row for row in live if find_mark(row) == mark_of(team.digest)]
+    rows = {row["name"].partition("@")[0]: row for row in own}
     waiting = [name for name in team.definition.imports if not _is_connected(team, name, rows.get(name, {}))]
-    return [*sorted(names - available), *waiting]
+    return [*sorted(names - rows.keys()), *waiting]
 
 
 def _is_connected(team: Team, name: str, row: Mapping[str, Any]) -> bool:

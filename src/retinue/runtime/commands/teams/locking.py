@@ -19,11 +19,18 @@ from retinue.core.errors import InvalidSettingError
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.commands.teams.import_tools import read_tools
 from retinue.runtime.commands.teams.source import LOCKS, PYLOCK, TeamSource, read_source, write_lock
-from retinue.runtime.teams.environments import Environments, run_installer, select_installer_variables
+from retinue.runtime.teams.environments import (
+    Environments,
+    read_licences,
+    run_installer,
+    select_installer_variables,
+)
 from retinue.runtime.teams.programs import import_command
 from retinue.storage.files import make_folder, replace_file, storage_errors
 from retinue.team.definition import DATA, LOCK_FILE, TeamAgent, TeamImport
 from retinue.team.lock import LockedAgent, LockedImport, LockedSkill, TeamLock, render_lock
+from retinue.team.packages import list_packages
+from retinue.team.vendored import list_lock_files
 
 LOCK_WITHIN_S = 300.0
 DESCRIBE_WITHIN_S = 60.0
@@ -58,8 +65,23 @@ def lock_team(folder: Path, environments: Environments, environ: Mapping[str, st
     _check_names(agents)
     files = {file.path: file.row.sha256 for file in source.files if file.path != LOCK_FILE}
     lock = TeamLock.model_validate({"schema": 1, "files": files, "agents": agents, "imports": imports})
+    lock = lock.model_copy(update={"licences": _read_licences(source, lock, environments)})
     write_lock(folder, render_lock(lock))
     return lock
+
+
+def _read_licences(
+    source: TeamSource, lock: TeamLock, environments: Environments
+) -> dict[str, dict[str, str]]:
+    """What the installed packages of each PEP 751 lock declare, by path of the lock."""
+    contents = {file.path: file.content for file in source.files}
+    of_agents = {row.lock for row in lock.agents.values()}
+    licences = {}
+    for path in list_lock_files(lock):
+        if path.endswith(PYLOCK):
+            python = environments.python_of(contents[path], is_agent=path in of_agents)
+            licences[path] = read_licences(python, list_packages(path, contents[path]))
+    return {path: rows for path, rows in licences.items() if rows}
 
 
 def _check_tools(source: TeamSource) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 
 from retinue.client.hub_skills import read_agents
 from retinue.client.mesh_client import MeshClient
-from retinue.core.errors import RetinueError, TeamRefusedError
+from retinue.core.errors import TeamRefusedError
 from retinue.mesh.directory.rollouts import mark_of, read_mark
 from retinue.runtime.imports.files import read_kept_imports
-from retinue.runtime.teams.programs import read_installed
 from retinue.runtime.teams.store import TeamStore
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -26,7 +25,6 @@ PAGE = 100
 def check_import_names(team: Team, settings: Settings, state: State) -> None:
     """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
     own = team.names
-    _check_policies(team, TeamStore(state))
     for place, tables in (
         ("retinue.toml", settings.imports.servers),
         ("this state", read_kept_imports(state)),
@@ -36,25 +34,11 @@ def check_import_names(team: Team, settings: Settings, state: State) -> None:
             raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
 
 
-def _check_policies(team: Team, store: TeamStore) -> None:
-    """Raise TeamRefusedError where a policy would bind an agent of another team, because it has that name."""
-    for row in store.list_active():
-        others = {name.partition("@")[0] for name in row.names if name.endswith(f"@{row.name}")}
-        shared = sorted(team.agent_names & others)
-        if row.name == team.name or not shared:
-            continue
-        if team.policies or read_installed(store, row.name, row.active or "").policies:
-            problem = f"the team {row.name} has an agent {shared[0]}, too, and policies bind agents by name"
-            remedy = "give one of the agents another name"
-            raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
-
-
 async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> None:
     """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
     reply = await read_agents(client.get, {"limit": PAGE})
     digests = {team.digest, *store.list_installed(team.name)}
     marks = {mark_of(digest) for digest in digests}
-    imports = _list_imports(store, team.name, digests)
     teams = {row.name for row in store.list_active()} - {team.name}
     taken = [
         row["name"]
@@ -62,8 +46,7 @@ async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> 
         if row["name"] in team.names
         and row["status"] != "unavailable"
         and find_mark(row) not in marks
-        and not (row["name"] in imports and _is_import(row))
-        and not (row["name"] in team.agent_names and _find_folder(row) in teams)
+        and _find_folder(row) not in teams
     ]
     if taken:
         problem = f"an agent of this mesh is called {min(taken)}, too"
@@ -77,26 +60,6 @@ def find_mark(row: Mapping[str, Any]) -> str:
 
 
 def _find_folder(row: Mapping[str, Any]) -> str:
-    """The team of an agent in the rows of ``list_agents``, by its repository ``agents/TEAM/NAME``."""
+    """The team of an agent in the rows of ``list_agents``, by its key ``agents/TEAM/NAME``."""
     parts = str(row.get("reference", "")).split("/")
     return parts[1] if len(parts) == 3 else ""
-
-
-def _list_imports(store: TeamStore, name: str, digests: set[str]) -> set[str]:
-    """The names of the imports of the digests of a team whose files are here."""
-    names: set[str] = set()
-    for digest in digests:
-        try:
-            names |= {*read_installed(store, name, digest).definition.imports}
-        except RetinueError:  # it is not here yet, or a later Retinue packed it
-            continue
-    return names
-
-
-def _is_import(row: Mapping[str, Any]) -> bool:
-    # imported here, because only a clash of names needs the sources of imports
-    from retinue.a2a.client.imports import A2A_AGENTS
-    from retinue.mcp.upstream.imports.server import IMPORTS
-    from retinue.openapi.imports import APIS
-
-    return row.get("source") in (A2A_AGENTS, IMPORTS, APIS)

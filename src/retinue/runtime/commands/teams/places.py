@@ -71,6 +71,8 @@ def parse_team_reference(text: str) -> TeamReference:
     """
     if is_digest(text):
         return TeamReference(text, digest=text)
+    if text.startswith("sha256:"):
+        raise InvalidReferenceError(text[:200], "a digest is sha256: and 64 lower-case hex digits")
     head, _, digest = text.partition("@")
     if digest and not is_digest(digest):
         raise InvalidReferenceError(text[:200], "a digest is sha256: and 64 lower-case hex digits")
@@ -166,7 +168,7 @@ class TeamPlace:
         place = f"{self.name}: {reference}" if not isinstance(self._registry, LayoutFile) else self.name
         digest = reference.digest or await self.find_digest(reference)
         if digest is None:
-            raise ReferenceNotFoundError(self.name, str(reference))
+            raise _not_found(self.name, str(reference))
         stored = await self.pull_manifest(reference.repository, digest)
         if digest_of(stored.content) != digest:
             raise TeamRefusedError("changed", place, "its manifest does not have its digest")
@@ -233,6 +235,12 @@ class TeamPlace:
         return None
 
 
+def _not_found(place: str, reference: str) -> ReferenceNotFoundError:
+    error = ReferenceNotFoundError(place, reference)
+    error.remedy = "pack it: retinue pack FOLDER; or name its registry: oci://HOST/teams/NAME, or a file .tar"
+    return error
+
+
 async def pull_team(
     reference: TeamReference, settings: Settings, state: State, http: HttpClient
 ) -> PulledTeam:
@@ -245,7 +253,7 @@ async def pull_team(
         place = TeamPlace(LayoutRegistry(state.registry))
         repository = await place.find_repository(reference.digest or "")
         if repository is None:
-            raise ReferenceNotFoundError(place.name, reference.text)
+            raise _not_found(place.name, reference.text)
         return await place.pull(Reference(repository, digest=reference.digest))
     return await open_place(reference.plain, settings, state, http).pull(
         Reference(reference.plain.repository, reference.plain.tag, reference.plain.digest)

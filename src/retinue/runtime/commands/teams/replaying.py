@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,10 @@ from typing import Any
 import orjson
 
 from retinue.cards.signatures import TrustedKeys
-from retinue.client.hub_skills import read_agents
+from retinue.client.hub_skills import HubSkills, read_agents
 from retinue.client.mesh_client import MeshClient
-from retinue.core.call import Outcome
-from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.client.run_handle import RunHandle
+from retinue.core.errors import InvalidSettingError, RetinueError, StateError, TeamRefusedError
 from retinue.guards.masking import mask_value
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.teams.acceptance import check_programs, check_requires
@@ -40,7 +41,14 @@ from retinue.team.definition import TeamCheck
 from retinue.team.files import TeamFile
 from retinue.team.package import Team, render_config
 from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
-from retinue.team.trace import RecordedCall, TeamTrace, answer_of, parse_trace
+from retinue.team.trace import (
+    RecordedAnswer,
+    RecordedCall,
+    TeamTrace,
+    answer_of,
+    answer_of_run,
+    parse_trace,
+)
 from retinue.web.http_client import HttpClient
 
 PLACEHOLDER = "replayed"
@@ -114,7 +122,7 @@ async def replay_team(
     with temporary_state() as own:
         _share_environments(state, own)
         team = _install(own, pulled.team, files)
-        models = _write_models(own.root.parent, pulled.team, trace)
+        models = write_models(own.root.parent, pulled.team, trace)
         async with (
             private_hub(own, own.root.parent, os.environ) as url,
             open_client(settings, own, hub_url=url) as client,
@@ -122,7 +130,7 @@ async def replay_team(
             await wait_until_ready(TeamStore(own), team, client)
             await _wait_for_models(client, models)
             echo(f"playing {len(trace.calls)} calls against {team.version}")
-            calls = [await _play(client, call, models) for call in trace.calls]
+            calls = [await play_call(client, call, models) for call in trace.calls]
     return Replay(pulled.team, trace, calls)
 
 
@@ -195,15 +203,16 @@ def _install(own: State, team: Team, files: Sequence[TeamFile]) -> Team:
     return offline
 
 
-def _write_models(folder: Path, team: Team, trace: TeamTrace) -> Mapping[str, Path]:
+def write_models(folder: Path, team: Team, trace: TeamTrace) -> Mapping[str, Path]:
     """Write the settings of the hub of a replay, with an agent for each model of the team and of the trace.
 
     Returns the file of each model that names the requests without a reply.
     """
     names = sorted({*team.definition.llm, *(reply.model for reply in trace.completions)})
     settings, logs = ["[hub]", "models = []", ""], {}
-    for name in names:
-        place = folder / "models" / name
+    for number, name in enumerate(names):
+        # a trace is data of somebody else: its names make no paths
+        place = folder / "models" / str(number)
         place.mkdir(parents=True)
         replies = [
             reply.model_dump(mode="json", exclude={"model"})
@@ -237,27 +246,52 @@ async def _wait_for_models(client: MeshClient, models: Mapping[str, Path]) -> No
         await asyncio.sleep(_POLL_S)
 
 
-async def _play(client: MeshClient, call: RecordedCall, models: Mapping[str, Path]) -> ReplayedCall:
+async def play_call(client: MeshClient, call: RecordedCall, models: Mapping[str, Path]) -> ReplayedCall:
     """Make one call, and compare its answer with the recorded one."""
     before = _read_unanswered(models)
+    answer, message = await _ask(client, call)
+    if answer is None:
+        text = f"its run did not end within {CALL_WITHIN_S:.0f} s; it may wait for a person or a time"
+        return ReplayedCall(call, "cannot tell", text)
+    # without what a trace does not keep
+    answer = answer.model_copy(update={"value": mask_value(answer.value).value})
+    after = _read_unanswered(models)
+    unanswered = [line for name, lines in after.items() for line in lines[len(before[name]) :]]
+    return judge(call, answer, message=message, unanswered=unanswered)
+
+
+async def _ask(client: MeshClient, call: RecordedCall) -> tuple[RecordedAnswer | None, str]:
+    """The new answer of a call and the message of its error; None for a run that does not end."""
+    if call.kind == "workflow":
+        return await _run_workflow(client, call.skill, call.arguments)
     outcome = await client.ask(call.skill, dict(call.arguments), agent=call.agent, timeout_s=CALL_WITHIN_S)
-    unanswered = _read_unanswered(models)[len(before) :]
-    return judge(call, answer_of(_mask(outcome)), message=_message_of(outcome), unanswered=unanswered)
+    return answer_of(outcome), "" if outcome.error is None else outcome.error.message
 
 
-def _mask(outcome: Outcome) -> Outcome:
-    """The outcome without what a trace does not keep."""
-    return outcome if outcome.error is not None else replace(outcome, value=mask_value(outcome.value).value)
+async def _run_workflow(
+    client: MeshClient, workflow: str, arguments: Mapping[str, Any]
+) -> tuple[RecordedAnswer | None, str]:
+    """As `_ask`, of a run with the ``input`` and ``overrides`` in ``arguments``."""
+    hub = HubSkills(client, CALL_WITHIN_S)
+    handle = RunHandle(uuid.uuid4().hex, hub)
+    try:
+        await hub.start_run({**arguments, "workflow": workflow, "run": handle.id}, None)
+    except RetinueError as error:
+        return RecordedAnswer(error=error.type), error.message
+    try:
+        async with asyncio.timeout(CALL_WITHIN_S):
+            async for _ in handle.events():
+                pass
+    except TimeoutError:
+        await handle.cancel()
+        return None, ""
+    row = await handle.show()
+    fault = row.get("error")
+    return answer_of_run(row), str(fault["message"]) if isinstance(fault, Mapping) else ""
 
 
-def _message_of(outcome: Outcome) -> str:
-    return "" if outcome.error is None else outcome.error.message
-
-
-def _read_unanswered(models: Mapping[str, Path]) -> list[str]:
-    return [
-        line
-        for name, path in models.items()
-        if path.exists()
-        for line in path.read_text("utf-8").splitlines()
-    ]
+def _read_unanswered(models: Mapping[str, Path]) -> dict[str, list[str]]:
+    """What each model was asked that the trace has no reply to."""
+    return {
+        name: path.read_text("utf-8").splitlines() if path.exists() else [] for name, path in models.items()
+    }

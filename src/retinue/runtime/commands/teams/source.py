@@ -11,10 +11,9 @@ from pathlib import Path
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import find_sensitive
 from retinue.storage.files import replace_file, storage_errors
-from retinue.team.credentials import holds_credential
 from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, TeamSchedule, parse_definition
 from retinue.team.files import MAX_FILE_BYTES, MAX_FILES, TeamFile, find_list_problem, find_path_problem
-from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config
+from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config, holds_credential
 from retinue.team.lock import TeamLock, parse_lock
 from retinue.team.trace import FOLDER as TRACES
 from retinue.team.trace import parse_trace

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from retinue.core.errors import BusyError, RolloutFailedError, StateError
+from retinue.client.mesh_client import MeshClient
+from retinue.core.errors import BusyError, RolloutFailedError, StateError, TeamRefusedError
 from retinue.runtime.teams.comparison import render_figures
 from retinue.runtime.teams.rollout import StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
@@ -17,6 +18,10 @@ from retinue.team.package import Team
 
 _POLL_S = 0.1
 _TOLD_AFTER_S = 2.0
+NODES_GONE_WITHIN_S = 45.0
+"""How long a node that has ended without a word may still have its lease."""
+
+_POLL_NODES_S = 1.0
 HUB_BACK_WITHIN_S = 60.0
 """How long a command waits for a hub that has ended; the rollout goes on whenever the hub starts."""
 
@@ -67,6 +72,30 @@ async def wait_for_drain(
         await asyncio.sleep(_POLL_S)
 
 
+async def refuse_other_nodes(
+    client: MeshClient, team: Team, steps: Sequence[int], echo: Callable[[str], None]
+) -> None:
+    """Raise TeamRefusedError while other nodes execute runs, because they do not follow shares of calls.
+
+    Such are workers, and hubs of the same database. All calls at once (``steps`` of 100 only) need no shares.
+    """
+    deadline = time.monotonic() + NODES_GONE_WITHIN_S
+    is_told = False
+    while [*steps] != [100]:
+        rows = (await client.get("show_mesh"))["nodes"]
+        others = sorted(row["name"] for row in rows if not row["is_own"])
+        if not others:
+            return
+        if time.monotonic() > deadline:
+            problem = f"the nodes {', '.join(others)[:200]} execute runs, too, and follow no shares of calls"
+            remedy = "stop them, or move all calls at once: --steps 100"
+            raise TeamRefusedError("nodes", team.name, problem, remedy=remedy)
+        if not is_told:
+            is_told = True
+            echo(f"waiting for the end of the nodes that execute runs, too: {', '.join(others)[:200]}")
+        await asyncio.sleep(_POLL_NODES_S)
+
+
 def ask_for_rollout(
     store: TeamStore, row: TeamRow, team: Team, table: RolloutTable, options: RolloutOptions, reference: str
 ) -> None:
@@ -88,7 +117,7 @@ def ask_for_rollout(
 async def follow_rollout(
     store: TeamStore, state: State, name: str, digest: str, echo: Callable[[str], None]
 ) -> TeamRow:
-    """Print each stage until the digest serves all new chains.
+    """Print each stage until the digest serves all new chains, and its schedules are those of the team.
 
     Raises RolloutFailedError with the reason where it failed, StateError where the hub is away for long.
     """
@@ -97,7 +126,7 @@ async def follow_rollout(
     while True:
         row = store.read_rows().get(name, TeamRow(name))
         rollout = read_rollout(row)
-        if row.active == digest and (rollout is None or rollout.stage == "drain"):
+        if row.active == digest and (rollout is None or (rollout.stage == "drain" and rollout.is_scheduled)):
             return row
         if rollout is None or rollout.new != digest or rollout.stage == "back":
             if row.failed.get("digest") == digest:

@@ -21,7 +21,7 @@ from retinue.mesh.exams import ExamBook, ExamStatus, digest_of
 from retinue.mesh.observing.metrics import Figures, Metric
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import ending
 from retinue.settings_tables import ExamTable
 from retinue.storage.files import replace_file
 from retinue.storage.state import State
@@ -85,14 +85,6 @@ class ExamPart(Part):
         exams = Exams(directory, book, examiner, process.state, table.every_s)
         begun: list[asyncio.Task[None]] = []
 
-        @asynccontextmanager
-        async def running() -> AsyncIterator[None]:
-            try:
-                yield
-            finally:
-                for task in begun:
-                    await end_task(task)
-
         async def on_ready() -> None:
             begun.append(asyncio.create_task(exams.run(), name="exams"))
 
@@ -100,7 +92,7 @@ class ExamPart(Part):
             for status in _STATUSES:
                 figures.put(EXAMS, exams.counts[status], status)
 
-        yield Opened(running=running, on_ready=on_ready, metrics=METRICS, figures=figures)
+        yield Opened(running=lambda: ending(begun), on_ready=on_ready, metrics=METRICS, figures=figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from retinue.mesh.history.records import Hashes
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import in_background
 from retinue.settings import Settings
 from retinue.settings_tables import HistoryTable
 
@@ -53,11 +53,8 @@ class HistoryPart(Part):
             if process.kind == "command":
                 yield
                 return
-            writing = asyncio.create_task(_write(history, shares), name="history")
-            try:
+            async with in_background(_write(history, shares), name="history"):
                 yield
-            finally:
-                await end_task(writing)
 
         try:
             yield Opened(running=running, skills=partial(_add_skills, history))

@@ -57,7 +57,7 @@ class ReceiptReader:
         entries = [entry async for page in self._directory.iterate_pages() for entry in page]
         places = {_place(entry) for entry in entries}
         self._read_at = {place: at for place, at in self._read_at.items() if place in places}
-        self._book.keep_only({place for _, place in places})
+        self._book.keep_only(places)
         oldest = self._monotonic() - self._every_s
         due = [entry for entry in entries if self._has(entry) and self._last(entry) <= oldest]
         await self._read_all(due[:AT_ONCE])
@@ -103,7 +103,7 @@ class ReceiptReader:
         registry, place = self._registries[entry.source], place_of(entry)
         attached = await read_receipts(registry, place.repository, place.digest, self._issuers)
         refused = [Refused(*row) for row in attached.refused]
-        return self._book.take(place, attached.receipts, refused)
+        return self._book.take(place, attached.receipts, refused, source=entry.source)
 
 
 def _place(entry: Entry) -> tuple[str, CardPlace]:

@@ -33,7 +33,7 @@ from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.audit import flush_calls
 from retinue.runtime.parts.finding.receipt_issuing import Claim, ReceiptIssuer
 from retinue.runtime.parts.finding.receipt_reading import ReceiptReader
-from retinue.runtime.serving import end_task
+from retinue.runtime.serving import ending
 from retinue.settings import Settings
 from retinue.settings_tables import ReceiptsTable, SignatureTable
 from retinue.storage.audit_log import AuditLog
@@ -64,14 +64,6 @@ class ReceiptsPart(Part):
         receipts = await asyncio.to_thread(_open, process)
         begun: list[asyncio.Task[None]] = []
 
-        @asynccontextmanager
-        async def running() -> AsyncIterator[None]:
-            try:
-                yield
-            finally:
-                for task in begun:
-                    await end_task(task)
-
         async def on_ready() -> None:
             begun.append(asyncio.create_task(repeat(receipts.reader.read_due, LOOK_S), name="receipts"))
             if process.tables.get(ReceiptsTable).publish:
@@ -86,7 +78,7 @@ class ReceiptsPart(Part):
                 )
 
         is_hub = process.kind == "hub"
-        yield Opened(running=running, on_ready=on_ready if is_hub else None, skills=add_skills)
+        yield Opened(running=lambda: ending(begun), on_ready=on_ready if is_hub else None, skills=add_skills)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from retinue.mesh.exams import ExamBook
 from retinue.parts.part import AgentsStarted, Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.factories import HOME_SOURCE
+from retinue.runtime.imports.files import is_import_source
 from retinue.runtime.parts.children import find_teams_change
 from retinue.runtime.serving import end_task
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # only states with rollouts load these
     from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
     from retinue.runtime.teams.rollout import StoredRollout
     from retinue.storage.state import State
+    from retinue.team.package import Team
     from retinue.workflows.library import Library
 
 LOOK_S = 0.25
@@ -86,10 +88,14 @@ class FollowedRollouts:
             starter.chains = _choose_for_runs(starter, self.rollouts)
 
     def _is_member(self, entry: Entry) -> bool:
-        """Whether an agent with the tag of a digest was published in this state, under a locked name."""
+        """Whether an agent with the tag of a digest was published in this state, under a locked name.
+
+        This process itself gives imports their tags.
+        """
         from retinue.mesh.directory.rollouts import read_mark
 
-        return entry.source == HOME_SOURCE and entry.name in self._names.get(read_mark(entry.tag), ())
+        is_own = entry.source == HOME_SOURCE or is_import_source(entry.source)
+        return is_own and entry.name in self._names.get(read_mark(entry.tag), ())
 
     def _show_active(self) -> None:
         """Enable the agents of the digests that serve, which were hidden while they were checked."""
@@ -146,7 +152,7 @@ def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
             lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
         )
 
-    return ChainChoice(rollouts.begin, rollouts.mark_run, library_of)
+    return ChainChoice(rollouts.begin, rollouts.mark_run, library_of, rollouts.list_choices)
 
 
 class FollowedRecording:
@@ -161,7 +167,9 @@ class FollowedRecording:
     def look(self) -> None:
         """Follow the marker where it has changed."""
         try:
-            seen: object = self._marker.stat().st_ino
+            status = self._marker.stat()
+            # the inode alone would not do, because a new file often gets that of the removed one
+            seen: object = (status.st_mtime_ns, status.st_ino)
         except OSError:
             seen = None
         if seen == self._seen:
@@ -271,11 +279,16 @@ def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
 
 
 def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
+    from retinue.core.call import Call, new_id
+    from retinue.core.record import HUB_NAME
     from retinue.hub.workflows import RunStarter
     from retinue.mesh.directory.rollouts import CHOSEN, OtherCalls
     from retinue.mesh.guard.trace_guard import new_trace
     from retinue.runtime.lazy_runs import LazyRuns
     from retinue.runtime.teams.rolling import MeshOfRollout
+    from retinue.runtime.teams.schedules import renew_schedules
+    from retinue.runtime.teams.store import TeamStore
+    from retinue.web.security import LOCAL_TOKEN
 
     directory, dispatcher = process.get(Directory), process.dispatcher
     guard = dispatcher.admission.guard
@@ -317,6 +330,13 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
                 held.append(record.id)
         return held
 
+    async def get(skill: str, arguments: Mapping[str, Any]) -> Any:
+        call = Call(new_id(), skill, arguments, LOCAL_TOKEN, "team", begin_chain(), HUB_NAME)
+        return (await dispatcher.dispatch(call)).get()
+
+    async def renew(team: Team) -> None:
+        await renew_schedules(get, TeamStore(process.state), team)
+
     async def count_elsewhere(mark: str) -> int:
         others = process.find(OtherCalls)
         return 0 if others is None else await others.count(mark)
@@ -327,7 +347,6 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
     return MeshOfRollout(
         rollouts=rollouts,
         dispatch=dispatcher.dispatch,
-        list_named=lambda name: directory.list_named(name),
         open_record=open_record,
         count_calls=lambda entry: dispatcher.agent_stats.of(entry).in_flight,
         count_elsewhere=count_elsewhere,
@@ -335,6 +354,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         find_exam=find_exam,
         run_workflow=run_workflow,
         list_runs=list_runs,
+        renew_schedules=renew,
         begin_chain=begin_chain,
         apply=followed.apply,
     )

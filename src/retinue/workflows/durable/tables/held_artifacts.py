@@ -43,7 +43,7 @@ class HeldArtifacts:
         return [digest for (digest,) in rows]
 
     async def find(self, digests: Collection[str]) -> set[str]:
-        """Those of the digests that a run holds."""
+        """The digests among these that a run holds."""
         query = sa.text(
             f"SELECT DISTINCT digest FROM {self._database.artifacts} WHERE digest IN :digests"  # noqa: S608
         ).bindparams(sa.bindparam("digests", expanding=True))

@@ -29,7 +29,9 @@ class HostedTable:
 
     def is_announced(self, hosts: Hosts, executor: str) -> bool:
         """Whether the announcements of this process are there; another node removes those of a lost lease."""
-        return {one.code for one in hosts.get(executor, ())} == {one.code for one in self._own}
+        return {workflow.code for workflow in hosts.get(executor, ())} == {
+            workflow.code for workflow in self._own
+        }
 
     def announce(self, connection: sa.Connection, executor: str) -> None:
         """Store the workflows of this process, in the transaction that renews its lease."""
@@ -39,8 +41,12 @@ class HostedTable:
             "VALUES (:executor, :name, :workflow)"
         )
         rows = [
-            {"executor": executor, "name": one.code.name, "workflow": orjson.dumps(one.to_json()).decode()}
-            for one in self._own
+            {
+                "executor": executor,
+                "name": workflow.code.name,
+                "workflow": orjson.dumps(workflow.to_json()).decode(),
+            }
+            for workflow in self._own
         ]
         if rows:
             connection.execute(insert, rows)

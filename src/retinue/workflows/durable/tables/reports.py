@@ -36,7 +36,7 @@ class ReportTables:
             connection.execute(statement, {"root": root, "seconds": seconds, **clock})
 
     def list_watched(self, connection: sa.Connection, roots: Sequence[str]) -> frozenset[str]:
-        """Those of the outermost runs that somebody watches."""
+        """The outermost runs among these that somebody watches."""
         query = sa.text(
             f"SELECT root FROM {self._database.watches} "  # noqa: S608
             f"WHERE root IN :roots AND expires > {self._database.now}"

@@ -48,7 +48,7 @@ AWAY_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class _CallEnd:
-    """What became of a call."""
+    """The outcome of a call."""
 
     result: StepResult | None
     fault: Mapping[str, Any] | None

@@ -23,7 +23,7 @@ MODEL_RETRY = Retry(attempts=4, delay="2s", backoff=3.0)
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """What became of a request.
+    """The outcome of a request.
 
     ``reply`` is None where it failed, with ``failure``. ``most`` = what it might spend, ``time_s`` = how long
     all attempts took.

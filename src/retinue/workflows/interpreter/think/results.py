@@ -38,7 +38,7 @@ _NOT_TEXT = "it is no text in UTF-8"
 
 
 async def keep_result(frame: Frame, skill: str, outcome: Outcome, keep_bytes: int) -> Outcome:
-    """What of the outcome of a call is recorded in the run: of a large result the beginning and a link."""
+    """The recorded part of a call's outcome: the beginning and a link if the result is large."""
     value = outcome.value
     if not is_large(value, keep_bytes):
         return outcome

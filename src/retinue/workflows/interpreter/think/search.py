@@ -38,7 +38,7 @@ async def find_tools(
         for call in calls:
             offers = await frame.tools.caller.find_skills(_what(call), frame.request.origin, _LOOKED_AT)
             permitted = [
-                one for one in offers if is_permitted(one.agent, one.skill, plan.patterns, plan.deny)
+                offer for offer in offers if is_permitted(offer.agent, offer.skill, plan.patterns, plan.deny)
             ]
             known, new = _split(extended, permitted[:HITS] if SEARCH in plan.patterns else permitted)
             new = new[:HITS]

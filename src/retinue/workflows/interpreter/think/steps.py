@@ -164,7 +164,7 @@ class _Loop:
 
     @property
     def _left(self) -> Allowance:
-        """What may still be spent on models, by this step and in its chain of calls."""
+        """The amount that may still be spent on models, by this step and in its chain of calls."""
         return self._budget.allowance or Allowance()
 
     @property

@@ -1,14 +1,19 @@
-"""The schedules of a team in the mesh: added when a digest serves, removed when the team is down."""
+"""The schedules of a team in the mesh: added when a digest serves, removed when the team is down.
+
+``get`` calls a skill of the hub with arguments: of a command by its client, of the hub by its own dispatcher.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import RetinueError
 from retinue.runtime.teams.programs import read_installed
 from retinue.runtime.teams.store import TeamStore
 from retinue.team.package import Team
+
+Get = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 _PAUSED_BY = "paused by "
 """How the reason of a schedule begins that a person has paused."""
@@ -26,9 +31,7 @@ def list_schedule_names(store: TeamStore, name: str) -> set[str]:
     return names
 
 
-async def renew_schedules(
-    client: MeshClient, store: TeamStore, team: Team, *, only_missing: bool = False
-) -> None:
+async def renew_schedules(get: Get, store: TeamStore, team: Team, *, only_missing: bool = False) -> None:
     """Add the schedules of the digest that serves, and remove those that only other digests have.
 
     A schedule that a person has paused stays so. With ``only_missing`` those that may fire stay as they are.
@@ -37,28 +40,28 @@ async def renew_schedules(
     known = list_schedule_names(store, team.name) | {*schedules}
     if not known:
         return
-    held = await _list_held(client)
+    held = await _list_held(get)
     for name in sorted(known & held.keys() - schedules.keys()):
-        await client.get("change_schedule", {"schedule": name, "change": "remove"})
+        await get("change_schedule", {"schedule": name, "change": "remove"})
     for name, schedule in schedules.items():
         if only_missing and not held.get(name, "missing"):
             continue
         fields: dict[str, Any] = {"workflow": schedule.workflow, "name": name}
         if schedule.rule:
             fields["schedule"] = schedule.rule
-        await client.get("add_schedule", fields)
+        await get("add_schedule", fields)
         if held.get(name, "").startswith(_PAUSED_BY):
-            await client.get("change_schedule", {"schedule": name, "change": "pause"})
+            await get("change_schedule", {"schedule": name, "change": "pause"})
 
 
-async def remove_schedules(client: MeshClient, store: TeamStore, name: str) -> None:
+async def remove_schedules(get: Get, store: TeamStore, name: str) -> None:
     """Remove the schedules of a team that is down."""
-    held = await _list_held(client)
+    held = await _list_held(get)
     for schedule in sorted(list_schedule_names(store, name) & held.keys()):
-        await client.get("change_schedule", {"schedule": schedule, "change": "remove"})
+        await get("change_schedule", {"schedule": schedule, "change": "remove"})
 
 
-async def _list_held(client: MeshClient) -> dict[str, str]:
+async def _list_held(get: Get) -> dict[str, str]:
     """The schedules of the caller by name, each with the reason why it does not fire, if any."""
-    rows = (await client.get("list_schedules"))["schedules"]
+    rows = (await get("list_schedules", {}))["schedules"]
     return {row["schedule"]: str(row.get("reason", "")) for row in rows}
