@@ -246,11 +246,13 @@ class SearchHistory:
         return search.id
 
     def note_run(self, principal: Principal, text: str, run_id: str, *, only_roles: bool = False) -> None:
-        """Remember the prompt of a run, whose steps choose agents for it.
+        """Remember the prompt of a run, whose steps choose agents for it; a known run stays as it is.
 
         With ``only_roles`` only the calls of skills with a role belong to it.
         """
         if self._hashes is None or not (stems := self._hashes.of_request(text)):
+            return
+        if run_id in self._runs:  # a caller may name the run of another one as its own
             return
         search = _Search(_make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
         search.starter = self._callers.hash(principal)
