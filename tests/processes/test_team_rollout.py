@@ -6,11 +6,14 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.processes.running import wait_until
+from tests.processes.running import WAIT_S, wait_until
 from tests.processes.upgrades import Upgrades, serving_versions
 
 
@@ -57,6 +60,7 @@ async def test_a_good_digest_takes_over_and_one_whose_program_ends_loses_its_cal
 
 async def test_a_hub_that_is_killed_in_the_middle_goes_on(upgrades: Upgrades) -> None:
     hub = upgrades.start_hub()
+    upgrades.every = "1h"
     first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
     assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
     up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "5")
@@ -71,6 +75,30 @@ async def test_a_hub_that_is_killed_in_the_middle_goes_on(upgrades: Upgrades) ->
     row = upgrades.read_row()
     assert (row["active"], row["before"]) == (second, first)
     assert upgrades.list_mixed() == []
+    assert (await upgrades.read_schedule())["status"] == "active"
+
+
+async def test_a_schedule_fires_once_each_time_during_a_rollout_whose_command_is_killed(
+    upgrades: Upgrades,
+) -> None:
+    upgrades.start_hub()
+    upgrades.every = "1s"
+    first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
+    assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
+    up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "2")
+    # lists show the workflow of the new digest, and the schedule was added with that of the old one
+    await asyncio.to_thread(upgrades.wait_for_stage, "serve", 1)
+    up.end(signal.SIGKILL)
+    await asyncio.to_thread(wait_until, lambda: not upgrades.read_row()["rollout"], "the end of it")
+    outputs: dict[str, Any] = {}
+    async with asyncio.timeout(WAIT_S):
+        while not any(output[0] == "1.1.0" for output in outputs.values()):
+            outputs = await upgrades.list_outputs()
+    done = {time: [*output[:2], *output[2]] for time, output in outputs.items() if output != "running"}
+    assert {tuple(output) for output in done.values()} == {("1.0.0",) * 5, ("1.1.0",) * 5}
+    times = [datetime.strptime(time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) for time in sorted(outputs)]
+    assert [(after - before).total_seconds() for before, after in pairwise(times)] == [1.0] * (len(times) - 1)
+    assert (await upgrades.read_schedule())["status"] == "active"
 
 
 async def test_the_processes_of_a_hub_follow_one_weight(upgrades: Upgrades) -> None:

@@ -23,6 +23,14 @@ IMPORT = """
 openapi = "documents/told.json"
 """
 
+SCHEDULE = """
+[[schedules]]
+workflow = "both"
+every = "{every}"
+missed = "all"
+overlap = "queue"
+"""
+
 DEFINITION = """
 name = "pair"
 version = "{version}"
@@ -142,13 +150,15 @@ WORKERS = 4
 class Upgrades:
     """A hub with the team ``pair``; ``answers`` are what calls gave, ``failures`` their errors.
 
-    With the URL ``api`` the team has an import, which its first agent calls, too.
+    With the URL ``api`` the team has an import, which its first agent calls, too. With ``every`` its workflow
+    starts by itself.
     """
 
     folder: Path
     stack: ExitStack
     port: int
     api: str = ""
+    every: str = ""
     secrets: int = 0
     answers: list[list[Any]] = field(default_factory=list)
     failures: list[Any] = field(default_factory=list)
@@ -175,6 +185,8 @@ class Upgrades:
             "agents/second/agent.py": SECOND.format(version=version),
             "workflows/both.yaml": WORKFLOW.format(version=version, pause="300ms"),
         }
+        if self.every:
+            files["team.toml"] += SCHEDULE.format(every=self.every)
         if self.api:
             files["team.toml"] += IMPORT
             files["documents/told.json"] = render_document(f"{self.api}/{version}")
@@ -246,6 +258,28 @@ class Upgrades:
                 return
             await asyncio.sleep(0.1)
         self.runs.append("it did not end")
+
+    @property
+    def _own_headers(self) -> dict[str, str]:
+        """Those of the owner of the state, whose schedules others do not see."""
+        token = Path(os.environ["RETINUE_HOME"]) / "keys" / "local.token"
+        return {"authorization": f"Bearer {token.read_text().strip()}"}
+
+    async def read_schedule(self) -> dict[str, Any]:
+        """The schedule of the team."""
+        async with aiohttp.ClientSession(headers=self._own_headers) as session:
+            (row,) = (await self._execute(session, "list_schedules", {}))["result"]["schedules"]
+        return dict(row)
+
+    async def list_outputs(self) -> dict[str, Any]:
+        """What each run of the schedule gave, by its time; the status of one that is not done."""
+        async with aiohttp.ClientSession(headers=self._own_headers) as session:
+            listed = await self._execute(session, "list_runs", {"limit": 1000})
+            rows = {}
+            for row in listed["result"]["runs"]:
+                shown = (await self._execute(session, "show_run", {"run": row["run"]}))["result"]
+                rows[row["run"].partition(":")[2]] = shown.get("output", shown["status"])
+        return rows
 
     async def _execute(self, session: aiohttp.ClientSession, method: str, params: Any) -> dict[str, Any]:
         body = {"jsonrpc": "2.0", "method": method, "params": params, "id": "1"}
