@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -17,13 +18,11 @@ async def is_refused(url: str, *, timeout_s: float) -> bool:
 
     False in every other case, also for a host that is a name.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _PORTS[parts.scheme]
-        host = parts.hostname or ""
-        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
-    except (ValueError, KeyError):
+    scheme, mark, rest = url.partition("://")
+    address = _find_address(f"{scheme}{mark}{rest.partition('/')[0]}")
+    if address is None:
         return False
+    family, host, port = address
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         try:
@@ -38,6 +37,18 @@ async def is_refused(url: str, *, timeout_s: float) -> bool:
         except OSError:
             return False
         return code == errno.ECONNREFUSED
+
+
+@lru_cache(maxsize=1024)
+def _find_address(origin: str) -> tuple[socket.AddressFamily, str, int] | None:
+    """Family, address and port of an origin; None where its host is a name. Many agents may share it."""
+    try:
+        parts = urlsplit(origin)
+        port = parts.port or _PORTS[parts.scheme]
+        host = parts.hostname or ""
+        return socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET, host, port
+    except (ValueError, KeyError):
+        return None
 
 
 async def _wait_until_writable(connection: socket.socket, timeout_s: float) -> None:

@@ -132,7 +132,7 @@ class ListingIndex:
         self._by_name = Postings()
         self._by_skill = Postings()
         self._by_role = Postings()
-        self._unhealthy: dict[ListingKey, None] = {}
+        self._unhealthy: dict[ListingKey, Entry] = {}
         self._facts: Counter[Facts] = Counter()
         self._by_kinds: dict[str, dict[ListingKey, None]] = {}
         self._lookups: dict[str, _Lookups] = {}
@@ -187,7 +187,7 @@ class ListingIndex:
 
     def list_unhealthy(self, concerns: Callable[[Entry], bool]) -> list[Entry]:
         """The entries that are not healthy and concern the caller, of each agent the one of `list_agents`."""
-        held = (self._entries[listing_id] for listing_id in self._unhealthy)
+        held = self._unhealthy.values()
         return [entry for entry in held if concerns(entry) and self.represents_agent(entry)]
 
     def count_facts(self) -> Counter[Facts]:
@@ -214,7 +214,7 @@ class ListingIndex:
         self._facts[facts] += 1
         self._by_kinds.setdefault(entry.kinds, {})[entry.id] = None
         if facts.health != "healthy":
-            self._unhealthy[entry.id] = None
+            self._unhealthy[entry.id] = entry
 
     def _count_out(self, entry: Entry) -> None:
         facts = Facts.of(entry)

@@ -232,14 +232,12 @@ class BackgroundTasks:
 
     def _list_due(self) -> list[Entry]:
         """The agents that are not healthy and are asked now."""
-        return self._directory.list_unhealthy(self._is_due)
-
-    def _is_due(self, agent: Entry) -> bool:
-        return (
-            agent.url is not None
-            and self._schedule.is_due(agent)
-            and not self._sharing.leaves(agent, 0.0, self._patience_s)
-        )
+        due = self._directory.list_unhealthy(self._schedule.test_due())
+        return [
+            agent
+            for agent in due
+            if agent.url is not None and not self._sharing.leaves(agent, 0.0, self._patience_s)
+        ]
 
     @property
     def _patience_s(self) -> float:
