@@ -39,7 +39,7 @@ from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Chains, Mesh, open_mesh
-from retinue.runtime.parts.audit import RecordedCalls
+from retinue.runtime.parts.audit import RecordedEvents
 from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
@@ -328,7 +328,7 @@ class Hub:
     def audit(self) -> SqliteAudit:
         """The audit log, with the events that still waited for their batch."""
         self.mesh.events.flush()
-        self.process.get(RecordedCalls).flush()
+        self.process.get(RecordedEvents).flush()
         return self.written
 
     async def wait_until_healthy(self, agent: str) -> None:

@@ -129,7 +129,7 @@ async def test_a_rating_that_names_no_own_call_is_refused_and_changes_nothing(
 
 
 async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Office) -> None:
-    await start(office, make_met(), make_writer(), ScriptedModel(*FINDS))
+    await start(office, make_met(), make_writer(), ScriptedModel(*FINDS, "4"))
     history, hashes = office.hub.process.get(SearchHistory), Hashes(office.system.state.mesh_key())
 
     def take(text: str) -> list[tuple[str, str]]:
@@ -143,6 +143,9 @@ async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Offi
     preferences = {"workflow": "direct", "agent": "writer"}
     await office.get("orchestrate", {"prompt": polish, "preferences": preferences})
     assert take(polish) == [("execute", "done")], "a step of a role"
+    begun = await office.get("start_run", {"workflow": "auto", "input": {"prompt": "Add two and two"}})
+    await office.follow(begun["run"])
+    assert [verdict for _, verdict in take("Add two and two")] == ["done"], "auto"
     asked = {"query_type": "specific", "query_parameters": {"capabilities": ["weather"]}, "agent": "*"}
     await office.get("query_capabilities", asked)
     await office.get("weather", {"city": "Rome"})

@@ -16,7 +16,7 @@ from retinue.cli.program import program
 from retinue.mesh.observing.metrics import Figures
 from retinue.policies.policy_set import load_policies
 from retinue.runtime.loading.policy_files import PolicyFiles
-from retinue.runtime.parts.audit import RecordedCalls
+from retinue.runtime.parts.audit import RecordedEvents
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.audit_store import SqliteAudit
 from retinue.web.issued_tokens import TokenFile
@@ -40,7 +40,7 @@ def read_json(output: str) -> Any:
 
 def flush(bank: Bank) -> None:
     """Write the audit rows that wait."""
-    bank.hub.process.get(RecordedCalls).flush()
+    bank.hub.process.get(RecordedEvents).flush()
     bank.hub.process.get(SqliteAudit).flush()
 
 

@@ -52,7 +52,7 @@ def test_the_demos_team_runs_by_its_digest_from_the_hub_of_a_neighbour(
             shown = retinue("team", "testwriter", cwd=tmp_path, environment=own)
             assert "it runs on, and retinue up refuses it" in shown
             refused = run_command("up", reference, "--yes", cwd=tmp_path, environment=own)
-            assert (refused.returncode, "keys trust" in refused.stderr) == (1, True)
+            assert (refused.returncode, "keys trust" in refused.stderr) == (7, True)
             plan = ("create_plan", '{"requirements": "textwrap"}', "--json")
             assert "textwrap" in retinue("call", *plan, cwd=tmp_path, environment=own)
         finally:

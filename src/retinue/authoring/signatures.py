@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
@@ -141,56 +141,14 @@ def read_signature(
     Without ``reads_result`` the return annotation is ignored, for functions whose result is not JSON. A
     parameter of the ``context_type`` is no argument: `Signature.bind` gets its value.
     """
-    # a wrapper such as that of functools.cache tells the function inside
-    if not inspect.isroutine(function) and not hasattr(function, "__wrapped__"):
-        raise InvalidSettingError(
-            f"skill {where}",
-            f"{describe_object(function)} is not a function",
-            remedy="write a function with def, or give a method of an object",
-        )
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, AttributeError, TypeError, SyntaxError) as error:
-        raise InvalidSettingError(
-            f"skill {where}", str(error), remedy="import the type at the module's top"
-        ) from error
+    hints = _read_hints(function, where)
     _check_kind(function, where, hints.get("return"))
-    context_name: str | None = None
-    is_open = False
-    parameters: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        annotation = hints.get(parameter.name, Any)
-        is_plain_context = context_type is Context and parameter.name == "ctx" and annotation is Any
-        if _is_context(annotation, context_type) or is_plain_context:
-            if context_name is not None:
-                raise InvalidSettingError(
-                    f"skill {where}",
-                    f"parameters {context_name} and {parameter.name} are both the context",
-                    remedy="declare it once",
-                )
-            context_name = parameter.name
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            is_open = True
-        elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
-            raise InvalidSettingError(
-                f"skill {where}",
-                f"parameter {parameter.name} has no name in JSON",
-                remedy="write it as an ordinary named parameter",
-            )
-        else:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            # A field must not start with "_" or shadow an attribute of the model; the alias is the real name.
-            field = f"p_{parameter.name}"
-            names[field] = parameter.name
-            if default is not ...:
-                _check_default(where, parameter.name, annotation, default)
-            parameters[field] = (with_base64(annotation), _field(default, parameter.name))
-    shape = _OpenArguments if is_open else _Arguments
+    parameters = _read_parameters(function, where, hints, context_type)
+    shape = _OpenArguments if parameters.is_open else _Arguments
     try:
-        arguments = create_model("Arguments", __base__=shape, **parameters)
+        arguments = create_model("Arguments", __base__=shape, **parameters.fields)
         input_schema = _render(arguments.model_json_schema, "validation", "Arguments")
-        if not is_open:
+        if not parameters.is_open:
             # a misspelt argument is refused; what fits an author's own schema is not refused by the model
             input_schema["additionalProperties"] = False
         returned = hints.get("return", Any) if reads_result else Any
@@ -202,27 +160,101 @@ def read_signature(
             else _render(result.json_schema, "serialization", getattr(returned, "__name__", ""))
         )
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        if error.code == "typed-dict-version":
-            raise InvalidSettingError(
-                f"skill {where}",
-                "this Python does not tell the keys of a typing.TypedDict",
-                remedy="take TypedDict from typing_extensions, or a dataclass",
-            ) from error
-        raise InvalidSettingError(
-            f"skill {where}",
-            _name_culprit(parameters, names, hints.get("return", Any)) or str(error).splitlines()[0],
-            remedy="use str, int, float, bool, list, dict, a dataclass or a pydantic model",
-        ) from error
+        raise _explain_type(where, error, parameters, hints.get("return", Any)) from error
     return Signature(
         where=where,
         arguments=arguments,
         input_schema=input_schema,
         output_schema=output_schema,
         result=result,
-        context_name=context_name,
+        context_name=parameters.context_name,
         is_async=inspect.iscoroutinefunction(function),
-        names=names,
+        names=parameters.names,
         takes_artifacts=FORMAT.encode() in orjson.dumps(input_schema),
+    )
+
+
+def _read_hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    """The annotations of a function; raises InvalidSettingError for other objects and unknown names."""
+    # a wrapper such as that of functools.cache tells the function inside
+    if not inspect.isroutine(function) and not hasattr(function, "__wrapped__"):
+        raise InvalidSettingError(
+            f"skill {where}",
+            f"{describe_object(function)} is not a function",
+            remedy="write a function with def, or give a method of an object",
+        )
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        raise InvalidSettingError(
+            f"skill {where}", str(error), remedy="import the type at the module's top"
+        ) from error
+
+
+@dataclass(slots=True)
+class _Parameters:
+    """The parameters of a function: fields of a model, their names, and the parameter for the context.
+
+    A function with ``**options`` is open.
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    context_name: str | None = None
+    is_open: bool = False
+
+
+def _read_parameters(
+    function: Callable[..., Any], where: str, hints: Mapping[str, Any], context_type: type[Any]
+) -> _Parameters:
+    parameters = _Parameters()
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        is_plain_context = context_type is Context and parameter.name == "ctx" and annotation is Any
+        if _is_context(annotation, context_type) or is_plain_context:
+            if parameters.context_name is not None:
+                raise InvalidSettingError(
+                    f"skill {where}",
+                    f"parameters {parameters.context_name} and {parameter.name} are both the context",
+                    remedy="declare it once",
+                )
+            parameters.context_name = parameter.name
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            parameters.is_open = True
+        elif parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+            raise InvalidSettingError(
+                f"skill {where}",
+                f"parameter {parameter.name} has no name in JSON",
+                remedy="write it as an ordinary named parameter",
+            )
+        else:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            if default is not ...:
+                _check_default(where, parameter.name, annotation, default)
+            # A field must not start with "_" or shadow an attribute of the model; the alias is the real name.
+            name = f"p_{parameter.name}"
+            parameters.names[name] = parameter.name
+            parameters.fields[name] = (with_base64(annotation), _field(default, parameter.name))
+    return parameters
+
+
+def _explain_type(
+    where: str,
+    error: PydanticSchemaGenerationError | PydanticUserError,
+    parameters: _Parameters,
+    returned: Any,
+) -> InvalidSettingError:
+    """The error for a type that JSON cannot represent."""
+    if error.code == "typed-dict-version":
+        return InvalidSettingError(
+            f"skill {where}",
+            "this Python does not tell the keys of a typing.TypedDict",
+            remedy="take TypedDict from typing_extensions, or a dataclass",
+        )
+    return InvalidSettingError(
+        f"skill {where}",
+        _name_culprit(parameters.fields, parameters.names, returned) or str(error).splitlines()[0],
+        remedy="use str, int, float, bool, list, dict, a dataclass or a pydantic model",
     )
 
 

@@ -211,7 +211,7 @@ def hub_agent(
     add_search_skills(agent, directory, search, access, mesh.history, mesh.exams)
     add_query_skill(agent, directory, agent_search, track, access, mesh.history)
     add_draft_skills(agent, library, known_skills, workflows.store)
-    add_start_skill(agent, starter, auto)
+    add_start_skill(agent, starter, auto, mesh.history)
     add_run_skills(agent, orchestrator.runs, run_access, workflows.progress)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)

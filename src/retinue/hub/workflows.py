@@ -25,6 +25,7 @@ from retinue.core.errors import (
 from retinue.hub.known_skills import KnownSkills
 from retinue.hub.orchestration.auto_choice import AutoChoice
 from retinue.hub.run_access import RunAccess, reject_limited
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import covers
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import INLINE, Loaded, load
@@ -233,7 +234,7 @@ class RunStarter:
         return StartedRun(record, run) if is_own else None
 
 
-def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice) -> None:
+def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice, history: SearchHistory) -> None:
     """Add the skill that starts a run and returns at once."""
 
     @agent.skill
@@ -264,6 +265,8 @@ def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice) -> None
                 choice=choice,
                 watches=progress or ctx.has_progress_listener,
             )
+            if choice is not None:  # words have chosen the workflow, and so the skills
+                history.note_run(ctx.principal, _prompt_of(input), started.record.id)
             # the run outlives this call and keeps its call budget
             outgoing.record_usage(None)
         return started.render()

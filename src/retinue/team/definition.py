@@ -152,7 +152,7 @@ class TeamImport(_Table):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if sum(one is not None for one in (self.npm, self.pypi, self.openapi, self.url, self.a2a)) != 1:
+        if sum(source is not None for source in (self.npm, self.pypi, self.openapi, self.url, self.a2a)) != 1:
             raise ValueError("an import has one of npm, pypi, openapi, url and a2a")
         if self.npm is not None and not _NPM.fullmatch(self.npm):
             raise ValueError('npm names one exact version: npm = "PACKAGE@1.2.3"')

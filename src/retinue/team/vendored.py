@@ -235,10 +235,12 @@ def check_vendored(
     for path in list_lock_files(lock):
         content = files[path]
         if path.endswith(".json"):
-            needed |= {one.path: f"{one.name} {one.version}" for one in list_archives(content)}
+            needed |= {
+                archive.path: f"{archive.name} {archive.version}" for archive in list_archives(content)
+            }
         else:
             named_wheels |= _list_wheels(content)
-            needed |= {one.path: f"{one.name} {one.version}" for one in choose_own_wheels(content)}
+            needed |= {wheel.path: f"{wheel.name} {wheel.version}" for wheel in choose_own_wheels(content)}
     for path, sha256 in wheels.items():
         if (path.removeprefix(f"{WHEELS}/"), sha256) not in named_wheels:
             raise TeamRefusedError("changed", where, f"no lock of the team names {path} with its hash")

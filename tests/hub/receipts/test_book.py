@@ -79,6 +79,7 @@ def test_failures_take_credit_within_bounds_and_praise_gains_nothing() -> None:
     assert Mesh().take(issue(failed=9)) == 0.0, "a tenth is usual"
     alone = Mesh().take(issue())
     assert 0.4 < alone < 0.5
+    assert Mesh().take(issue(exam="passed")) == alone, "an agent may pass exams and then fail"
     both = Mesh().take(issue(), issue(PARIS))
     assert 0.85 < both < 1.0
     assert Mesh().take(issue(), issue(PARIS, failed=0)) == pytest.approx(alone), "praise removes no blame"

@@ -428,6 +428,19 @@ def test_a_skill_without_calls_keeps_the_place_of_its_card_unless_similar_reques
         assert mesh.find(text).index("cancel_order") < mesh.find(text).index("cancel_orders"), text
 
 
+def test_a_card_of_a_name_keeps_its_place_for_words_that_no_served_request_had(mesh: Mesh) -> None:
+    mesh.hold(
+        agent("rates", Skill("exchange_rate", "", hints=READS)),
+        agent("cards", Skill("card_limit", "", hints=READS)),
+    )
+    text = "the limit of my card for dollars abroad"
+    for served in ("the exchange of dollars abroad", "which rate have dollars abroad"):
+        mesh.use("rates", "exchange_rate", times=3, text=served)
+    assert mesh.find(text)[0] == "card_limit"
+    mesh.use("rates", "exchange_rate", times=3, text="rate of the limit of my card for dollars abroad")
+    assert mesh.find(text)[0] == "exchange_rate", "its requests have the words of the other card too"
+
+
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:
     mesh = Mesh(tmp_path, explored=1.0)
     asked = "a journey by train"

@@ -1,7 +1,7 @@
 """Who calls, as the history counts it: issued callers each for themselves, members of the mesh as one.
 
-Whoever has a token of the mesh names itself, and may start a run for whomever it names. So the caller of a
-run counts as an issued one only if this hub has seen its token.
+Whoever has a token of the mesh names itself, and may start a run for whomever it names. So the calls of a run
+count as those of an issued caller only if this hub saw who started it; its searches may read as that caller.
 """
 
 from __future__ import annotations
@@ -23,26 +23,21 @@ class Callers:
 
     def __init__(self, hashes: Hashes) -> None:
         self._hashes = hashes
-        self._issued: OrderedDict[str, None] = OrderedDict()
 
-    def note(self, principal: Principal) -> None:
-        """Remember a caller that shows an issued token, so that its runs count as its own calls."""
-        if principal.kind == "token":
-            self._issued[principal.id] = None
-            self._issued.move_to_end(principal.id)
-            trim(self._issued, MAX_CALLERS)
+    def hash_reader(self, principal: Principal) -> int:
+        """The hash of a caller as whom a search learns."""
+        return self._hashes.of_caller(principal.id, is_member=names_itself(principal))
 
     def hash(self, principal: Principal) -> int:
-        """The hash of a caller."""
-        self.note(principal)
-        return self.hash_id(
-            principal.id, is_member=names_itself(principal), is_in_run=principal.kind == "run"
-        )
+        """The hash of a caller as whom searches and calls are kept."""
+        is_in_run = principal.kind == "run"
+        return self.hash_id(principal.id, is_member=names_itself(principal), is_in_run=is_in_run)
 
     def hash_id(self, caller: str, *, is_member: bool, is_in_run: bool) -> int:
-        """The hash of a caller's id; one that a run names is a member unless its token was seen."""
-        is_made_up = is_in_run and _is_issued(caller) and caller not in self._issued
-        return self._hashes.of_caller(caller, is_member=is_member or is_made_up)
+        """The hash of a caller's id; an issued one that only a run names is a member of the mesh."""
+        if is_in_run and _is_issued(caller):
+            return self._hashes.of_caller(f"run {caller}", is_member=True)
+        return self._hashes.of_caller(caller, is_member=is_member)
 
 
 def names_itself(principal: Principal) -> bool:

@@ -3,9 +3,9 @@
 ``score = card + λ·(w·neighbours + (1 − w)·κ·card)``, with ``w = n / (n + 2)`` and ``n`` calls of the skill.
 ``neighbours`` tells what came of calls for requests that share stems with this one, from −1 to 1. All terms
 are divided by ``1 + λ·κ``, so a skill without calls keeps the score of its card, and without any history the
-ranking is that of the cards. A skill without calls whose card is best keeps its place unless similar requests
-say something that its card does not (`LearnedRanking._keep_unproven`). docs/search.md has the weights and how
-they were found.
+ranking is that of the cards. A skill without calls, or with far fewer, whose card is best keeps its place
+unless similar requests say more than its card (`LearnedRanking._keep_unproven`). docs/search.md has the
+weights and how they were found.
 
 Receipts of other hubs take from κ, the credit of a skill without calls: it is multiplied by 1 less the blame
 of the agent. So they never raise a skill, and own calls outweigh them.
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nlargest
+from operator import itemgetter
 
 from retinue.core.call import ANONYMOUS
 from retinue.core.record import ListingKey
@@ -27,30 +28,37 @@ from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
 from retinue.mesh.history.experience_book import ExperienceBook, count_calls, weigh_record
 from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
-from retinue.mesh.search.ranking import RankedSkill, highest_score
+from retinue.mesh.search.ranking import RankedSkill, highest_score, order_of
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked
 from retinue.mesh.search.skill_texts import OWN_FIELDS
 
-LAMBDA = 3.0
-KAPPA = 0.15
+LAMBDA = 3.5
+KAPPA = 0.13
 """The weight of the history, and the credit of a skill without one."""
 
 NEXT_RECORD = 0.2
 """The share that the second most similar own record adds to ``neighbours``. More costs unused skills."""
 
-EXPLAINED = 0.75
-"""What a stem loses against a skill without calls whose card has it too."""
+OWN_WORDS = 2.2
+KEPT_MARGIN = 0.1
+"""A skill with few calls keeps its place where `neighbours` without its words are at most ``OWN_WORDS`` times
+its own words, plus this margin (`LearnedRanking._compare`)."""
 
-RIVALS = 0.2
-"""The share of the ``neighbours`` of other skills that counts against a skill, because they fit as well."""
+FEW_CALLS = 0.5
+"""A skill with less than this share of the calls of the first one keeps its place as one without calls."""
 
 SAME_REQUEST = 0.8
-"""From this similarity a remembered request is the same one, and counts in full."""
+"""From this similarity a remembered request is the same one."""
+
+MIN_SAME_REQUESTS = 3
+"""Fewer of many remembered requests are the same one by chance, such as those of a single word."""
 
 COPIED = 0.8
 """A card with this share of the words of another one is a copy, which keeps no place."""
 
 _MIN_COPIED_STEMS = 5
+
+_SAME_SCORE = 1e-9
 
 MAX_PROPOSED = 16
 """Skills that one search gets from the history though the words of their cards did not find them."""
@@ -207,31 +215,35 @@ class LearnedRanking:
         learned = [skill for skill in learned if skill.score > 0.0]
         if not learned or not self.parts or not len(self._book):
             return learned
-        learned = self._keep_unproven(query, learned, best)
+        learned = self._keep_unproven(query, learned)
         return self._try_unproven(learned, ranked, stems)
 
-    def _keep_unproven(
-        self, query: SearchQuery, learned: list[RankedSkill], best: float
-    ) -> list[RankedSkill]:
-        """Give its place back to the best skill without calls if similar requests do not speak against it.
+    def _keep_unproven(self, query: SearchQuery, learned: list[RankedSkill]) -> list[RankedSkill]:
+        """Give its place back to the best skill with few calls if similar requests do not speak against it.
 
-        The words that a similar request shares with this one say little against a skill whose card has them.
         The skills before it get scores just below its own, in their order.
         """
         first = max(learned, key=lambda skill: skill.score)
         proven = self.parts.get((first.entry.id, first.skill_id))
-        unproven = [skill for skill in learned if (skill.entry.id, skill.skill_id) not in self.parts]
-        if proven is None or proven.calls <= 0.0 or proven.neighbours <= 0.0 or not unproven:
+        if proven is None or proven.calls <= 0.0 or proven.neighbours <= 0.0:
             return learned
-        rival = max(unproven, key=lambda skill: skill.score)
-        if _is_copy(rival, first):
+        unproven = [
+            kept
+            for skill in learned
+            if skill is not first and (kept := self._as_unproven(skill, proven.calls))
+        ]
+        if not unproven:
             return learned
-        share = proven.calls / (proven.calls + PRIOR_CALLS)
-        lost = proven.neighbours - self._judge_against(rival, first, query)
-        if first.score - LAMBDA * share * lost * best / (1.0 + LAMBDA * KAPPA) > rival.score:
+        rival = min(unproven, key=order_of)
+        if rival.score < proven.card - _SAME_SCORE or _is_copy(rival, first):
             return learned
-        kept = ScoreParts(rival.score, 0.0, 0.0, 0.0, is_kept=True)
-        self.parts[rival.entry.id, rival.skill_id] = kept
+        own, left = self._compare(rival, first, query)
+        if left > OWN_WORDS * own + KEPT_MARGIN:
+            return learned
+        learned = [rival if _is(one, rival) else one for one in learned]
+        parts = self.parts.get((rival.entry.id, rival.skill_id), ScoreParts(rival.score, 0.0, 0.0, 0.0))
+        history = rival.score - parts.card
+        self.parts[rival.entry.id, rival.skill_id] = replace(parts, history=history, is_kept=True)
         before = sorted((skill for skill in learned if skill.score > rival.score), key=lambda one: -one.score)
         lowered = {
             (skill.entry.id, skill.skill_id): rival.score * (1.0 - 1e-6 * (number + 1))
@@ -242,29 +254,46 @@ class LearnedRanking:
             self.parts[place] = replace(parts, history=score - parts.card - parts.receipts, is_behind=True)
         return [replace(one, score=lowered.get((one.entry.id, one.skill_id), one.score)) for one in learned]
 
-    def _judge_against(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> float:
-        """What came of similar requests, as far as it speaks for ``first`` against ``rival``, from 0."""
-        explained = {
-            self._hashes.of(stem): min(1.0, weight) for stem, weight in match_asked(rival.text, query).items()
-        }
-        asked = frozenset(self._stems)
-        alike = []
-        for record, similarity in self._alike.get(_key_of(first), ()):
-            worths = {stem: self._worth(stem) for stem in record.stems if stem in asked}
-            if similarity < SAME_REQUEST and VALUES[record.verdict] > 0.0 and worths:
-                left = sum(
-                    worth * (1.0 - EXPLAINED * explained.get(stem, 0.0)) for stem, worth in worths.items()
-                )
-                similarity *= left / (sum(worths.values()) or 1.0)
-            alike.append((record, similarity))
-        digest, _ = self._count_calls(first, _key_of(first), self._clock())
-        others = [
-            parts.neighbours
-            for place, parts in self.parts.items()
-            if place != (first.entry.id, first.skill_id)
-        ]
-        near = self._judge(alike, digest, self._clock())
-        return max(0.0, near - RIVALS * max(0.0, *others, 0.0))
+    def _as_unproven(self, skill: RankedSkill, calls: float) -> RankedSkill | None:
+        """The skill with the score of its card if it has far fewer calls, and no bad one; else None."""
+        parts = self.parts.get((skill.entry.id, skill.skill_id))
+        if parts is None:
+            return skill
+        if parts.calls >= FEW_CALLS * calls or parts.receipts < 0.0 or self._has_blame(skill):
+            return None
+        return replace(skill, score=max(skill.score, parts.card))
+
+    def _compare(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> tuple[float, float]:
+        """What speaks for ``rival``, which has few calls, and for ``first``; both from 0 to 1.
+
+        For ``rival`` the share of the request, by the rarity of its words, that its card has and neither the
+        card of ``first`` nor a request that ``first`` served. For ``first`` its ``neighbours`` without the
+        words that the card of ``rival`` has, because such words are in many requests by chance.
+        """
+        explained = {stem: min(1.0, weight) for stem, weight in match_asked(rival.text, query).items()}
+        hashed = {self._hashes.of(stem): weight for stem, weight in explained.items()}
+        known = match_asked(first.text, query)
+        key = _key_of(first)
+        served: set[int] = set()
+        for record in self._book.records_of(key):
+            if VALUES[record.verdict] > 0.0 and self._counts_for(record):
+                served.update(record.stems)
+        own = sum(
+            query.rarity[stem] * weight
+            for stem, weight in explained.items()
+            if stem not in known and self._hashes.of(stem) not in served
+        )
+        served_alike = [one for one in self._alike.get(key, ()) if VALUES[one[0].verdict] > 0.0]
+        nearest, _ = max(served_alike, key=itemgetter(1))
+        if sum(similarity >= SAME_REQUEST for _, similarity in served_alike) >= MIN_SAME_REQUESTS:
+            left = 1.0
+        else:
+            asked = frozenset(self._stems)
+            worths = {stem: self._worth(stem) for stem in nearest.stems if stem in asked}
+            left = sum(worth * (1.0 - hashed.get(stem, 0.0)) for stem, worth in worths.items())
+            left /= sum(worths.values()) or 1.0
+        own /= sum(query.rarity.values()) or 1.0
+        return own, left * self.parts[first.entry.id, first.skill_id].neighbours
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""

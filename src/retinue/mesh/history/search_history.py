@@ -83,6 +83,8 @@ class _Search:
     at: float
     offers: dict[tuple[str, str], _Offer | None] = field(default_factory=dict)
     only_roles: bool = False
+    starter: int | None = None
+    """The hashed caller that has started the run."""
     last: tuple[Experience, bool, float] | None = None
     """The newest record, whether its skill is read-only, and when the call ended."""
 
@@ -204,7 +206,7 @@ class SearchHistory:
             self._book,
             hashes,
             self._find_digest,
-            self._callers.hash(principal),
+            self._callers.hash_reader(principal),
             hashes.of_request(text) if len(self._book) else (),
             only_own="mesh" not in principal.scopes,
             explored=self.explored,
@@ -244,14 +246,16 @@ class SearchHistory:
         return search.id
 
     def note_run(self, principal: Principal, text: str, run_id: str, *, only_roles: bool = False) -> None:
-        """Remember the prompt of a run, whose steps choose agents for it.
+        """Remember the prompt of a run, whose steps choose agents for it; a known run stays as it is.
 
         With ``only_roles`` only the calls of skills with a role belong to it.
         """
         if self._hashes is None or not (stems := self._hashes.of_request(text)):
             return
-        self._callers.note(principal)
+        if run_id in self._runs:  # a caller may name the run of another one as its own
+            return
         search = _Search(_make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
+        search.starter = self._callers.hash(principal)
         self._runs[run_id] = search
         trim(self._runs, _MAX_RUNS)
         self._watch()
@@ -282,6 +286,9 @@ class SearchHistory:
         is_in_run = call.run_step is not None
         caller = self._callers.hash_id(call.caller, is_member=call.is_member, is_in_run=is_in_run)
         search = self._find_search(call, caller, place)
+        run = self._find_run(call)
+        if run is not None and run.starter is not None and run.caller == call.caller:
+            caller = run.starter
         offer = None if search is None else search.offers.get(place) or self._find_offer(search, place)
         if search is None or offer is None:
             return
@@ -419,8 +426,10 @@ class SearchHistory:
         for search in reversed(searches):
             if search.at >= oldest and place in search.offers and call.search in ("", search.id):
                 return search
-        run = call.run_step.partition("/")[0] if call.run_step else ""
-        return self._runs.get(run) if run else None
+        return self._find_run(call)
+
+    def _find_run(self, call: EndedCall) -> _Search | None:
+        return self._runs.get(call.run_step.partition("/")[0]) if call.run_step else None
 
     def _find_offer(self, search: _Search, place: tuple[str, str]) -> _Offer | None:
         """The skill that a step of a run has called; None for a search, which has listed its skills."""

@@ -256,7 +256,7 @@ class SkillSearch:
         if learn is not None and query.asked:
             ranked += self._list_proposed(learn, query, ranked, scopes, within, accept)
             ranked = learn(query, ranked)
-        ranked.sort(key=_preference)
+        ranked.sort(key=order_of)
         return query, ranked
 
     def _list_proposed(
@@ -433,6 +433,7 @@ def rank_skills(text: str, listings: Iterable[Listing], scopes: Scopes) -> Seque
     return [(held[hit.entry.id], hit.skill) for hit in result.hits]
 
 
-def _preference(ranked: RankedSkill) -> tuple[float, bool, bool, ListingKey]:
+def order_of(ranked: RankedSkill) -> tuple[float, bool, bool, ListingKey]:
+    """The key by which hits are sorted, best first."""
     entry = ranked.entry
     return -round(ranked.score, 9), not entry.enabled, entry.reachable is False, entry.id

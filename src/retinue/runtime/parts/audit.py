@@ -27,7 +27,7 @@ from retinue.settings_tables import AuditTable
 from retinue.storage.audit_store import SqliteAudit
 
 
-class RecordedCalls(EventBus):
+class RecordedEvents(EventBus):
     """A product: the calls that are recorded and logged in batches."""
 
 
@@ -47,9 +47,9 @@ class AuditLog:
 
 
 @contextmanager
-def recording(process: Process, log: AuditLog) -> Iterator[RecordedCalls]:
+def recording(process: Process, log: AuditLog) -> Iterator[RecordedEvents]:
     """Record the calls of a process in ``log``, and write their log lines."""
-    recorded, rows = RecordedCalls(), LateBeginnings(record_calls(log.append))
+    recorded, rows = RecordedEvents(), LateBeginnings(record_calls(log.append))
     recorded.subscribe_later(rows)
     recorded.subscribe_batches(log_lines)
     process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.emit))
@@ -66,7 +66,7 @@ class AuditPart(Part):
     name = "audit"
     kinds = frozenset({"hub"})
     needs = (SqliteAudit, CallFigures)
-    gives = RecordedCalls
+    gives = RecordedEvents
     is_required = True
 
     @asynccontextmanager
@@ -105,7 +105,7 @@ class AuditPart(Part):
 def flush_calls(process: Process) -> None:
     """Write every call that has ended in this process to the audit log of a hub, in this thread."""
     # both hold calls: the bus those of the last batch, the log those that it has not written
-    if (recorded := process.find(RecordedCalls)) is not None:
+    if (recorded := process.find(RecordedEvents)) is not None:
         recorded.flush()
     if (audit := process.find(SqliteAudit)) is not None:
         audit.flush()
