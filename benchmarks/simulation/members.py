@@ -50,6 +50,7 @@ class Member:
     exchange: MeshExchange
     http: HttpClient
     source: MemorySource
+    cards: RegistryChanges
 
     async def probe_all(self) -> None:
         entries = self.directory.list_entries()
@@ -76,13 +77,14 @@ async def open_member(
         upkeep = BackgroundTasks(
             directory, agent_stats, http, refresh_s=refresh_s, probe_timeout_s=5.0, sharing=sharing
         )
+        cards = RegistryChanges(directory, [SOURCE])
         topics = [
             Findings(sharing, agent_stats),
             HealthChanges(directory, agent_stats, sharing, "here"),
-            RegistryChanges(directory, [SOURCE]),
+            cards,
         ]
         exchange = MeshExchange(name, news, sharing, topics)
-        yield Member(directory, agent_stats, sharing, upkeep, exchange, http, source)
+        yield Member(directory, agent_stats, sharing, upkeep, exchange, http, source, cards)
     await directory.aclose()
 
 
@@ -100,7 +102,8 @@ def list_agents(url: str, agents: int) -> Sequence[Listing]:
 async def run_member(database: str, name: str, url: str, agents: int, refresh_s: float) -> None:
     """Run a member; a line of input makes it print its processor time, or publish a card."""
     async with open_member(database, name, url, agents, refresh_s=refresh_s) as member:
-        tasks = [asyncio.create_task(work) for work in (member.upkeep.run(), member.exchange.run())]
+        works = (member.upkeep.run(), member.exchange.run(), member.cards.read_pending())
+        tasks = [asyncio.create_task(work) for work in works]
         member.directory.subscribe(lambda change: _tell_late(change.entry.name))
         _print({"started": name})
         reader = asyncio.StreamReader()

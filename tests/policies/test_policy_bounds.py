@@ -13,6 +13,7 @@ import cedarpy
 import pytest
 
 from retinue.core.errors import InvalidSettingError
+from retinue.mesh.permissions import Access
 from retinue.parts.process import Process
 from retinue.policies import policy_body, policy_set
 from retinue.policies.entities import TeamScope
@@ -152,12 +153,11 @@ def test_no_way_into_the_state_leads_a_deep_text_past_the_bound(tmp_path: Path) 
 
 def open_policies(root: Path) -> LoadedPolicies:
     """The policies of a process of which only the state and the switches of calls are needed."""
-    access = SimpleNamespace(filter_lists=id, note_lists=id, check_starts=id)
     process = SimpleNamespace(
         state=SimpleNamespace(root=root, keys=root),
         find=lambda product: None,
         kind="agent",
-        dispatcher=SimpleNamespace(access=access),
+        dispatcher=SimpleNamespace(access=Access()),
         tables=SimpleNamespace(get=lambda table: table()),
     )
     return LoadedPolicies(cast(Process, process), PolicyTable(files=[]))

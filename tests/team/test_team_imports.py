@@ -14,11 +14,14 @@ import pytest
 
 from retinue.core.call import ANONYMOUS, Call, TraceContext, TraceExtension
 from retinue.core.errors import InvalidSettingError, UnknownAgentError
+from retinue.mcp.upstream.imports.reads import ServersInHub
 from retinue.mesh.admission import Admission
+from retinue.mesh.channel import NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.reading import ReadRequest
 from retinue.runtime.commands.imports import remove_import
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.imports.connections import Imports
@@ -160,6 +163,29 @@ async def test_each_digest_runs_its_own_import_and_a_chain_calls_that_of_its_dig
     await hub.until(lambda: hub.read_log() == ["began words 1.0.0", "began words 1.1.0", "ended words 1.0.0"])
     await hub.until(lambda: len(hub.directory.list_named("told")) == 1)
     assert await hub.tell() == after, "the program of the new digest was not started again"
+
+
+async def test_a_read_in_a_chain_is_one_at_the_import_of_its_digest(
+    hub: Hub, install: Install, state: State
+) -> None:
+    old, new = await install("1.0.0"), await install("1.1.0")
+    serve(state, old, "serve", new, step=1)
+    hub.follow()
+    await hub.until(lambda: len(hub.list_healthy()) == 2)
+    reads = ServersInHub(hub.imports.servers, hub.directory, hub.dispatcher)
+    ((name, shown),) = reads.list_all()
+    assert name == "told"
+    for team in (new, old):
+        others = {CHOSEN: {"words": mark_of(team.digest)}}
+        trace = TraceContext(id=team.version, trusted=True, depth=1).with_extension(
+            TraceExtension(None, others)
+        )
+        call = Call(team.version, "", {}, ANONYMOUS, "mcp", trace, "told")
+        request = ReadRequest(team.version, "resource", "note://who", ANONYMOUS, "mcp", trace)
+        admitted = hub.dispatcher.admission.enter(call, "told")
+        parts = await reads.read(shown, request, call, admitted, NullChannel())
+        hub.dispatcher.admission.leave(admitted)
+        assert f"words {team.version}" in str(parts)
 
 
 async def test_an_import_that_dies_is_served_by_that_of_the_other_digest(

@@ -17,7 +17,7 @@ from retinue.core.call import LOCAL, Call, Outcome, Part, Principal, TraceContex
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams import recording as record_commands
-from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.runtime.commands.teams.commands import TeamCommands, refuse_existing
 from retinue.runtime.commands.teams.recording import RecordOptions, record_calls
 from retinue.runtime.commands.teams.replaying import play_call, write_models
 from retinue.runtime.commands.teams.source import read_source
@@ -276,3 +276,13 @@ async def test_the_model_that_was_asked_something_else_is_named_among_several(
     client.ask = ask
     replayed = await play_call(client, recorded(value(1)), models)
     assert replayed.text == "its model is asked something else: instructions differ"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_calls_are_recorded(tmp_path: Path) -> None:
+    refuse_existing(tmp_path / "x.json", force=False)
+    (tmp_path / "x.json").write_text("")
+    refuse_existing(tmp_path / "x.json", force=True)
+    with pytest.raises(InvalidSettingError, match="exists"):
+        refuse_existing(tmp_path / "x.json", force=False)
+    with pytest.raises(InvalidSettingError, match="away is no folder"):
+        refuse_existing(tmp_path / "away" / "x.json", force=True)

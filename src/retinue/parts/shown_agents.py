@@ -156,10 +156,11 @@ class MeshAgents:
             return self._own.own(caller, for_call=for_call)
         await self._directory.ensure_fresh(for_call=for_call)
         view = self._access.view_of(caller)
-        try:
-            listing = await self._directory.open_named(name, view=view)
-        except UnknownAgentError:
-            raise UnknownAgentError(name) from None
+        # not `Directory.open_named`, whose error names similar agents of all
+        entry = self._directory.find_named(name, view=view)
+        listing = None if entry is None else await self._directory.open(entry)
+        if listing is None or not is_seen(view, listing.name):
+            raise UnknownAgentError(name)
         if for_call:
             return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)
         await decide_listings(view, [listing])

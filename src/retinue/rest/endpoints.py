@@ -54,9 +54,18 @@ _log = structlog.get_logger("retinue.koi")  # the name of the logger by which pe
 
 
 def registry_routes(
-    list_personalities: ListPersonalities, *, prefixes: Collection[str] = PREFIXES
+    list_personalities: ListPersonalities,
+    find_personality: FindPersonality | None = None,
+    *,
+    prefixes: Collection[str] = PREFIXES,
 ) -> list[Route]:
-    """The three routes of a coordinator."""
+    """The three routes of a coordinator; ``find_personality`` finds one of the list without the others."""
+
+    async def find_in_list(caller: Principal, name: str | None) -> ShownPersonality | None:
+        listed = await list_personalities(caller)
+        return next((personality for personality in listed if personality.name == name), None)
+
+    find = find_personality or find_in_list
 
     async def read(request: Request) -> list[ShownPersonality]:
         personalities = await list_personalities(identity_of(request.scope).principal)
@@ -69,8 +78,10 @@ def registry_routes(
         name = _name_of(request)
         if name is None:
             return _missing("Resource not found")
-        named = [personality for personality in await read(request) if personality.name == name]
-        return _json(named[0].render_content()) if named else _missing("Agent not found")
+        personality = await find(identity_of(request.scope).principal, name)
+        if personality is None or personality.name != name:
+            return _missing("Agent not found")
+        return _json(personality.render_content())
 
     async def list_tools(request: Request) -> Response:
         personalities = await read(request)

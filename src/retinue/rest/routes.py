@@ -93,13 +93,16 @@ def rest_route(calls: Calls, shown: ShownAgents, url: str) -> RestRoutes:
             kept[version] = show(agent)
         return kept[version]
 
+    async def find_other(caller: Principal, name: str | None) -> ShownPersonality | None:
+        return None if name == shown.agent.name else await find(caller, name)
+
     find_called = partial(find, for_call=True)
     if not shown.has_others:
         return RestRoutes(agent_routes(find, calls, find_called=find_called))
     below = [f"/agents/{{agent}}{prefix}" for prefix in PREFIXES]
     return RestRoutes(
         [
-            *registry_routes(list_personalities),
+            *registry_routes(list_personalities, find_other),
             *agent_routes(find, calls, prefixes=below, find_called=find_called),
             *call_routes(find_called, calls),
         ]

@@ -71,8 +71,11 @@ _LOOK_S = 0.2
 """Seconds between two looks at the stamp of the registry, each of which is one stat call."""
 
 
-_LISTED_S = 10.0
-"""How long the pages of a catalog come from one list: to walk 100,000 folders takes 1.6 s."""
+_LISTED_S = 60.0
+"""How long the pages of a catalog come from one list, because to walk 100,000 folders takes 1.6 s.
+
+Writes through Retinue end it at once.
+"""
 
 
 async def show_all(request: Request, repositories: Sequence[str]) -> Sequence[str]:

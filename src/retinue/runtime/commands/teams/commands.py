@@ -553,7 +553,10 @@ def _read_files(folder: Path, team: Team) -> dict[str, bytes]:
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:
-    """Raise InvalidSettingError for a file that exists, unless ``force`` is true."""
+    """Raise InvalidSettingError for a file in no folder, and for one that exists unless ``force`` is true."""
+    if not path.parent.is_dir():
+        remedy = f"make it: mkdir -p {path.parent}, or choose another name with -o"
+        raise InvalidSettingError("output", f"{path.parent} is no folder", remedy=remedy)
     if path.exists() and not force:
         remedy = "overwrite it with --force, or choose another name with -o"
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
