@@ -114,6 +114,7 @@ async def test_what_was_called_is_replayed_against_other_policies_and_suggests_i
     rows = {(row["caller"], row["skill"], row["calls"]) for row in reply["rows"] if row["change"] == "denied"}
     assert rows == {("token:ann", "bank/refund", 1), ("clerk", "bank/refund", 1)}
 
+    flush(bank)
     suggested = (await run("policy", "suggest", "--from-audit")).stdout
     suggested = suggested[suggested.index("// The skills") :]
     file = tmp_path / "suggested.cedar"

@@ -121,9 +121,8 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
         raise
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
-    except (
-        BaseException
-    ) as error:  # SystemExit would end this process, others would leave the run without an end
+    except BaseException as error:
+        # SystemExit would end this process, and others would leave the run without an end
         if isinstance(error, GeneratorExit) and _find_task() is not task:
             raise  # this coroutine is closed from outside; the body has raised nothing
         failed = await _undo(frame, _explain(workflow, error))

@@ -63,7 +63,9 @@ def check(
         if findings:
             rows = [(clean(finding["policy"]), clean(finding["problem"])) for finding in findings]
             print_table(("POLICY", "PROBLEM"), rows)
-        note(f"{len(policies.policies)} policies are valid ({policies.digest[:19]}…)")
+        count = len(policies.policies)
+        valid = "1 policy is valid" if count == 1 else f"{count} policies are valid"
+        note(f"{valid} ({policies.digest[:19]}…)")
     if findings:
         raise click.exceptions.Exit(1)
 

@@ -434,9 +434,9 @@ class Orchestration:
             watches=ctx.has_progress_listener,
         )
         # the words of a prompt choose the skills with the workflow, else in steps of roles only
-        self._history.note_run(
-            ctx.principal, plan.request.prompt, started.record.id, only_roles=plan.choice is None
-        )
+        is_named = plan.choice is None
+        if not is_named or _has_roles(plan.definition):
+            self._history.note_run(ctx.principal, plan.request.prompt, started.record.id, only_roles=is_named)
         return started
 
     async def _finish(
@@ -486,6 +486,11 @@ def _has_effects(definition: Definition) -> bool:
     """Whether a workflow may do more than ask: it calls skills, or waits for people."""
     steps = iterate_steps(definition.steps)
     return any(step.kind in ("skill", "think", "wait_for", "workflow") for step in steps)
+
+
+def _has_roles(definition: Definition) -> bool:
+    """Whether a step of a workflow chooses its agent by a role."""
+    return any(step.kind == "role" or step.asks_agents for step in iterate_steps(definition.steps))
 
 
 def _is_same(record: RunRecord, plan: _Plan) -> bool:

@@ -51,7 +51,8 @@ SAME_REQUEST = 0.8
 """From this similarity a remembered request is the same one."""
 
 MIN_SAME_REQUESTS = 3
-"""Fewer of many remembered requests are the same one by chance, such as those of a single word."""
+"""Fewer of many remembered requests are the same one by chance, such as those of a single word. One that a
+person rated as good is enough."""
 
 COPIED = 0.8
 """A card with this share of the words of another one is a copy, which keeps no place."""
@@ -285,7 +286,8 @@ class LearnedRanking:
         )
         served_alike = [one for one in self._alike.get(key, ()) if VALUES[one[0].verdict] > 0.0]
         nearest, _ = max(served_alike, key=itemgetter(1))
-        if sum(similarity >= SAME_REQUEST for _, similarity in served_alike) >= MIN_SAME_REQUESTS:
+        same = [record.verdict for record, similarity in served_alike if similarity >= SAME_REQUEST]
+        if len(same) >= MIN_SAME_REQUESTS or "good" in same:
             left = 1.0
         else:
             asked = frozenset(self._stems)
