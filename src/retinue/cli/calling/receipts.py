@@ -44,7 +44,7 @@ def _print_published(rows: list[dict[str, Any]]) -> None:
 
 def _print_known(rows: list[dict[str, Any]]) -> None:
     if not rows:
-        note("no receipts; those of hubs count whose keys you trust: retinue keys trust")
+        note("no receipts; only those of hubs whose keys you trust count: retinue keys trust")
         return
     print_table(
         ("AGENT", "ISSUER", "CALLS", "FAILED", "P95 MS", "EXAM", "DAYS", "WEIGHT"),

@@ -57,11 +57,17 @@ def add_receipt_skills(
         """Shows what other hubs measured of agents, and what each of these receipts weighs."""
         _check_owner(ctx.principal)
         await directory.ensure_fresh()
+        if not agent:
+            pages = directory.iterate_pages()
+            return {
+                "receipts": [
+                    row async for page in pages for entry in page for row in _render_entry(entry, book)
+                ]
+            }
         entries = _list_entries(directory, agent)
-        if agent and fetch:
+        if fetch:
             await read(entries)
-        rows = [row for entry in entries for row in _render_entry(entry, book)]
-        return {"receipts": rows}
+        return {"receipts": [row for entry in entries for row in _render_entry(entry, book)]}
 
     @agent.skill(listed=False, idempotent=True)
     async def publish_receipts(
@@ -71,7 +77,7 @@ def add_receipt_skills(
         _check_owner(ctx.principal)
         await directory.ensure_fresh()
         if agent:
-            _list_entries(directory, agent)
+            directory.get(agent)
         return {
             "published": [
                 {
@@ -87,9 +93,7 @@ def add_receipt_skills(
 
 
 def _list_entries(directory: Directory, name: str) -> Sequence[Entry]:
-    """The entries of an agent, "" = of all; raises UnknownAgentError."""
-    if not name:
-        return directory.list_entries()
+    """The entries of an agent; raises UnknownAgentError."""
     directory.get(name)
     return directory.list_named(name)
 
