@@ -55,7 +55,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("teams.running:down", "Stop the programs of a team."),
         "team": ("teams.running:team", "List the teams of this state, or show one."),
         "diff": ("teams.packing:diff", "Compare two digests of a team by what they can do."),
-        "record-team": ("teams.replaying:record_team", "Record the calls that you make to a running team."),
+        "record-team": (
+            "teams.replaying:record_team",
+            "Record the calls that you make to a running team, and the runs of its workflows that you start.",
+        ),
         "replay-team": (
             "teams.replaying:replay_team",
             "Play recorded calls against a digest of a team, and show what it answers differently.",
