@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from retinue.core.errors import InvalidSettingError, StateError
+from retinue.mesh.directory.sources import MemberId
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import publish_workflow
 from retinue.runtime.imports import connections, files
@@ -124,14 +125,14 @@ async def test_a_change_of_imports_that_could_not_be_read_is_read_again(
 ) -> None:
     hub = await system.start_hub()
     failures = [StateError("the disk does not answer")]
-    read = files.read_imports
+    read = files.read_members
 
-    def read_late(settings: Settings, state: State) -> Mapping[str, ImportTable]:
+    def read_late(settings: Settings, state: State) -> Mapping[MemberId, ImportTable]:
         if failures:
             raise failures.pop()
         return read(settings, state)
 
-    monkeypatch.setattr(connections, "read_imports", read_late)
+    monkeypatch.setattr(connections, "read_members", read_late)
     write_import(system.state, "lib", ImportTable(command="/nowhere/program"))
     async with asyncio.timeout(WAIT_S):
         while not (await wire.call(hub.url, "list_imports", {})).result["imports"]:

@@ -112,8 +112,8 @@ async def test_schedules_follow_the_digest_that_serves_and_end_with_the_team(
     await renew_schedules(mesh.get, store, second, only_missing=True)
     assert (sorted(mesh.held), len(mesh.added)) == (["mine", "words.mine", "words.often"], 3)
     assert [change.is_wider for change in (await teams.compare(first.digest, second.digest)).changes][:2] == [
-        False,
         True,
+        False,
     ]
     await remove_schedules(mesh.get, store, "words")
     assert sorted(mesh.held) == ["mine", "words.mine"]
