@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
@@ -439,6 +440,21 @@ def test_a_card_of_a_name_keeps_its_place_for_words_that_no_served_request_had(m
     assert mesh.find(text)[0] == "card_limit"
     mesh.use("rates", "exchange_rate", times=3, text="rate of the limit of my card for dollars abroad")
     assert mesh.find(text)[0] == "exchange_rate", "its requests have the words of the other card too"
+
+
+def test_a_card_keeps_its_place_beside_one_whose_score_differs_in_its_last_digits_alone(mesh: Mesh) -> None:
+    text = "where are parcel box crate pallet"
+    words = ("parcel", "box box", "crate crate crate", "pallet pallet")
+    orders = agent("orders", Skill("cancel_order", "Ends the order of a parcel", hints=READS))
+    cards = [" ".join(order) for order in permutations(words)]
+    for lower, higher in combinations(cards, 2):
+        mesh.hold(orders, agent("left", Skill("seek_a", lower)), agent("right", Skill("seek_b", higher)))
+        if mesh.score("seek_a", text=text) < mesh.score("seek_b", text=text):
+            break
+    else:
+        raise AssertionError("sums of equal terms in another order are equal on this machine")
+    mesh.use("orders", "cancel_order", times=2, text=text)
+    assert mesh.find(text)[0] == "seek_a"
 
 
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:
