@@ -505,6 +505,13 @@ async def test_wishes_that_another_hub_forgot_are_dropped_here(mesh: Mesh) -> No
     assert (len(mesh.history.wishes), len(mesh.history.list_records())) == (0, 0)
 
 
+def test_characters_that_a_database_refuses_are_left_out_of_the_words_of_a_wish() -> None:
+    wishes = WishBook()
+    wishes.open((), "text")
+    wishes.note("id", 0.0, (1,), 1, "paint\0a \ud800 wall")
+    assert [wish.text for wish in wishes.list_all()] == ["paint a ? wall"]
+
+
 def test_a_thousand_wishes_are_clustered_in_little_time() -> None:
     draw = random.Random(7)
     stems = [tuple(draw.sample(range(400), 8)) for _ in range(1_000)]

@@ -134,7 +134,8 @@ class Acceptor:
     def _accept_late(self) -> None:
         self._waiting = None
         self._late_turns += 1
-        for _ in range(max(1, self._count() // SHARE_LATE, self._late_turns // MORE_AFTER)):
+        most = max(1, self._count() // SHARE_LATE, self._late_turns // MORE_AFTER)
+        for _ in range(min(most, MAX_AT_ONCE)):
             if not self._accept():
                 self._late_turns = 0
                 break
