@@ -124,7 +124,7 @@ class WishBook:
 
 
 def _clean(text: str) -> str:
-    """The words of a request as a database takes them: Postgres stores no NUL, and neither one a surrogate."""
+    """The words of a request, without a NUL, which Postgres refuses, and without lone surrogates."""
     words = text.replace("\0", " ").encode("utf-8", "replace").decode().split()
     return " ".join(words)[:MAX_WISH_CHARS]
 
