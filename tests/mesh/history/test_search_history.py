@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,8 @@ from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
 from retinue.mesh.history.wishes import MAX_PER_CALLER as MAX_WISHES_PER_CALLER
 from retinue.mesh.history.wishes import WishBook, cluster_wishes
+from retinue.mesh.search.ranking import RankedSkill
+from retinue.mesh.search.scoring import SearchQuery
 from tests.mesh.history.small_mesh import (
     ANNA,
     ASKED,
@@ -443,18 +444,27 @@ def test_a_card_of_a_name_keeps_its_place_for_words_that_no_served_request_had(m
 
 
 def test_a_card_keeps_its_place_beside_one_whose_score_differs_in_its_last_digits_alone(mesh: Mesh) -> None:
-    text = "where are parcel box crate pallet"
-    words = ("parcel", "box box", "crate crate crate", "pallet pallet")
     orders = agent("orders", Skill("cancel_order", "Ends the order of a parcel", hints=READS))
-    cards = [" ".join(order) for order in permutations(words)]
-    for lower, higher in combinations(cards, 2):
-        mesh.hold(orders, agent("left", Skill("seek_a", lower)), agent("right", Skill("seek_b", higher)))
-        if mesh.score("seek_a", text=text) < mesh.score("seek_b", text=text):
-            break
-    else:
-        raise AssertionError("sums of equal terms in another order are equal on this machine")
-    mesh.use("orders", "cancel_order", times=2, text=text)
-    assert mesh.find(text)[0] == "seek_a"
+    mesh.hold(
+        orders, agent("left", Skill("seek_a", "parcel box")), agent("right", Skill("seek_b", "parcel box"))
+    )
+    mesh.use("orders", "cancel_order", times=2, text="where are parcel box")
+    learn = mesh.history.learn_for(ANNA, "where are parcel box")
+    assert learn is not None
+
+    class Summed:
+        """The sums of equal terms in another order differ so."""
+
+        propose = learn.propose
+
+        def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
+            return learn(
+                query,
+                [replace(one, score=one.score * (1 + 1e-15 * (one.skill_id == "seek_b"))) for one in ranked],
+            )
+
+    hits = mesh.search.find_skills("where are parcel box", MESH, learn=Summed()).hits
+    assert [hit.skill.id for hit in hits] == ["seek_a", "seek_b", "cancel_order"]
 
 
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ SHARE_LATE = 8
 """A process that has waited accepts at most one connection for each so many that it has, and at least one."""
 
 MORE_AFTER = 8
-"""After each so many waits in a row that ended with a connection, it accepts one more, because the process that
-has fewer may be frozen."""
+"""After each so many waits in a row that ended with a connection, it accepts one more, because the process
+with fewer connections may be frozen."""
 
 MAX_AT_ONCE = 100
 """Connections that a process accepts before it serves those that it has."""

@@ -69,7 +69,7 @@ class ReceiptIssuer:
         return await self._issue(agent, 1, (), claims=False)
 
     async def _issue(
-        self, agent: str | None, min_calls: int, recent: Container[CardPlace], *, claims: bool
+        self, agent: str | None, min_calls: int, recent: Container[tuple[str, str]], *, claims: bool
     ) -> Sequence[Issued]:
         """Issue receipts for the called versions of one agent (None = of all), except those in ``recent``."""
         async with self._issuing:
