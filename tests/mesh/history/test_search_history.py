@@ -22,7 +22,7 @@ from retinue.mesh.history.experience_book import (
     MAX_PER_SKILL,
     ExperienceBook,
 )
-from retinue.mesh.history.learned_ranking import EXPLORED
+from retinue.mesh.history.learned_ranking import EXPLORED, LearnedRanking
 from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
 from retinue.mesh.history.wishes import MAX_PER_CALLER as MAX_WISHES_PER_CALLER
@@ -451,14 +451,15 @@ def test_a_card_keeps_its_place_beside_one_whose_score_differs_in_its_last_digit
     mesh.use("orders", "cancel_order", times=2, text="where are parcel box")
     learn = mesh.history.learn_for(ANNA, "where are parcel box")
     assert learn is not None
+    learned: LearnedRanking = learn
 
     class Summed:
         """The sums of equal terms in another order differ so."""
 
-        propose = learn.propose
+        propose = learned.propose
 
         def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
-            return learn(
+            return learned(
                 query,
                 [replace(one, score=one.score * (1 + 1e-15 * (one.skill_id == "seek_b"))) for one in ranked],
             )
