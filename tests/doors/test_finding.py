@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.core.record import Example
+from retinue.core.record import AgentRecord, Example, Listing, Skill
 from retinue.hub.examiner import Examiner, ExamLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.exams import ExamBook
@@ -61,6 +61,16 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
     assert again["skills"][0]["skill"] == "count_words"
     assert again["learned"][0]["neighbours"] == 1.0
     assert any("earlier calls" in reason for reason in again["why"]["reasons"])
+    directory = hub.process.get(Directory)
+    record = AgentRecord("word", skills=(Skill("count_letters", "Counts the words of a letter."),))
+    words = [Listing(record, "teams", f"agents/{team}/word") for team in ("news", "words")]
+    for listing in words:
+        directory.upsert(listing)
+    two_teams = await get(wire, hub, system, "find_skills", detailed | {"why": "word@news"})
+    assert two_teams["why"]["agent"] == "word@news"
+    assert {"word@news", "word@words"} < {row["agent"] for row in two_teams["learned"]}
+    for listing in words:
+        directory.remove(listing.id)
     await hub.process.get(SearchHistory).flush()
     assert system.state.history.exists()
     await get(wire, hub, system, "find_skills", {"query": "a taxi"})
