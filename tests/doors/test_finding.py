@@ -12,6 +12,7 @@ from retinue.core.record import AgentRecord, Example, Listing, Skill
 from retinue.hub.examiner import Examiner, ExamLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.exams import ExamBook
+from retinue.mesh.history.records import SkillKey
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.runtime.parts.finding.exam import Exams
 from retinue.web.issued_tokens import TokenFile
@@ -61,7 +62,9 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
     assert again["skills"][0]["skill"] == "count_words"
     assert again["learned"][0]["neighbours"] == 1.0
     assert any("earlier calls" in reason for reason in again["why"]["reasons"])
-    directory = hub.process.get(Directory)
+    directory, history = hub.process.get(Directory), hub.process.get(SearchHistory)
+    (experience,) = history.list_records()
+    history._put(replace(experience, id="other", key=SkillKey("teams", "word", "count_letters")))
     record = AgentRecord("word", skills=(Skill("count_letters", "Counts the words of a letter."),))
     words = [Listing(record, "teams", f"agents/{team}/word") for team in ("news", "words")]
     for listing in words:
@@ -75,7 +78,7 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
     assert system.state.history.exists()
     await get(wire, hub, system, "find_skills", {"query": "a taxi"})
     assert (await get(wire, hub, system, "list_wishes"))["wishes"][0]["texts"] == []
-    assert await get(wire, hub, system, "forget_history") == {"forgotten": 1}
+    assert await get(wire, hub, system, "forget_history") == {"forgotten": 2}
     assert (await get(wire, hub, system, "find_skills", query))["skills"][-1] == last
 
 

@@ -160,9 +160,11 @@ def test_a_damaged_budget_of_a_team_is_an_error_and_the_model_still_counts_its_o
     clock, file = Days(), tmp_path / "words@.json"
     budget = TeamBudget(file, TeamLimits("words", tokens_per_day=10_000), lapse_s=60.0, clock=clock)
     ledger = Ledger(tmp_path / "words@m.json", ModelSpec("m", model="m"), team=budget, clock=clock)
-    with pytest.raises(StateDamagedError, match="not a record of spending"), ledger.reserve(PROMPT, "r") as own:
-        own.settle(Usage(100, 50))
-        file.write_text(content)
+    calling = ledger.reserve(PROMPT, "r")
+    calling.__enter__().settle(Usage(100, 50))
+    file.write_text(content)
+    with pytest.raises(StateDamagedError, match="not a record of spending"):
+        calling.__exit__(None, None, None)
     assert read_day(tmp_path / "words@m.json", NOON.date().isoformat()).total.tokens == 150
     with pytest.raises(StateDamagedError, match="not a record of spending"):
         spend(ledger)

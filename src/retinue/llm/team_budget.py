@@ -72,7 +72,11 @@ class TeamBudget:
                 "tokens": int(stored["tokens"]) if is_today else 0,
                 "cost_usd": float(stored["cost_usd"]) if is_today else 0.0,
                 "open": {
-                    key: {"tokens": int(row["tokens"]), "cost_usd": float(row["cost_usd"]), "until": row["until"]}
+                    key: {
+                        "tokens": int(row["tokens"]),
+                        "cost_usd": float(row["cost_usd"]),
+                        "until": row["until"],
+                    }
                     for key, row in stored.get("open", {}).items()
                     if row["until"] > now.timestamp()
                 },

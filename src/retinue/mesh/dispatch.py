@@ -590,7 +590,9 @@ class Dispatcher:
         if state.span is not None:
             state.span.close(outcome)
         if self.admission.events.observed:
-            listing, place = (None, None) if state.listing is None else (state.listing.digest, state.listing.id)
+            listing, place = (
+                (None, None) if state.listing is None else (state.listing.digest, state.listing.id)
+            )
             policy = state.policy
             if outcome.error is not None and policy is None and state.admitted is not None:
                 policy = state.admitted.policy  # of a call that policies denied
