@@ -119,10 +119,9 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
         _check_output(workflow, value)
     except (DurableRuleError, NondeterminismError):
         raise
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        # SystemExit would end this process, and others would leave the run without an end
+    except (Exception, SystemExit, GeneratorExit) as error:
+        # SystemExit would end this process, and again after each start. A GeneratorExit would leave the run
+        # without an end. Other BaseExceptions are those of an engine, as of a run that is taken over.
         if isinstance(error, GeneratorExit) and _find_task() is not task:
             raise  # this coroutine is closed from outside; the body has raised nothing
         failed = await _undo(frame, _explain(workflow, error))

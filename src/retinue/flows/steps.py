@@ -133,9 +133,7 @@ def make_own(
                 value = await _run_in_thread(function, args, named)
                 if inspect.isawaitable(value):
                     value = await value
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # SystemExit would end this process, others are outcomes of no step
+        except SystemExit as error:  # would end this process, and again after each start
             raise ExecutionFailedError.from_exception(error) from error
         encoded = encode_result(name_of(function), value, None if returned is Any else _adapter(returned))
         _convert(path, encoded, returned)  # a value that cannot be read back wins no race

@@ -398,11 +398,8 @@ class Executions:
                 raise cancelled(run_id) from None
         except RetinueError as error:
             fault = Fault.from_error(error)
-        except BaseException as error:  # whatever a body raises ends its run, never this process
-            body = execution.task
-            # a GeneratorExit is another object here than in the task
-            is_of_body = body.done() and not body.cancelled() and type(body.exception()) is type(error)
-            if not isinstance(error, Exception) and not is_of_body:
+        except (Exception, GeneratorExit) as error:  # whatever a body raises ends its run
+            if isinstance(error, GeneratorExit) and not execution.task.done():
                 raise  # this process ends
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
         if (broken := context.rules.describe_broken()) is not None:
