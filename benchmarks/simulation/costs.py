@@ -53,7 +53,7 @@ class Costs:
     """Processor time of Postgres for one exchange."""
     row_s: float = 20e-6
     """The same for each message that it hands to a member."""
-    idle_s: float = 1e-3
+    idle_s: float = 2.5e-3
     """Processor time of a process for each second in which nothing happens: timers and the event loop."""
 
 
