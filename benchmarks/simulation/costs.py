@@ -9,9 +9,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.simulation.members import SmallServer, open_member
 from retinue.mesh.health.probe_sharing import ProbeSharing
+from retinue.runtime.many_hubs.exchange import BEAT_S
 from retinue.storage.mesh_news import MeshNews, News
 from tests.crash.postgres import Postgres
 from tests.mesh.scripted import make_listing
@@ -19,6 +21,8 @@ from tests.mesh.scripted import make_listing
 PROBED = 400
 EXCHANGES = 60
 FINDINGS = 5_000
+IDLE_S = 10.0
+"""How long a hub without agents is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,18 @@ class Costs:
     """Processor time of Postgres for one exchange."""
     row_s: float = 20e-6
     """The same for each message that it hands to a member."""
+    idle_s: float = 2.5e-3
+    """Processor time of a process for each second in which nothing happens: timers and the event loop."""
 
 
 async def measure_costs(postgres: Postgres) -> Costs:
     """The costs with those parts measured that the comparison with reality needs."""
     with SmallServer() as server:
         probe_s, look_s = await _measure_probes(postgres, server.url)
-    exchange_s = await _measure_exchange(postgres)
+        exchange_s = await _measure_exchange(postgres)
+        idle_s = await _measure_idle(postgres, server.url, exchange_s)
     hear_s = _measure_hearing()
-    return Costs(probe_s=probe_s, look_s=look_s, exchange_s=exchange_s, hear_s=hear_s)
+    return Costs(probe_s=probe_s, look_s=look_s, exchange_s=exchange_s, hear_s=hear_s, idle_s=idle_s)
 
 
 async def _measure_probes(postgres: Postgres, url: str) -> tuple[float, float]:
@@ -81,6 +88,19 @@ async def _measure_exchange(postgres: Postgres) -> float:
         return await _cpu_s(exchange) / EXCHANGES
     finally:
         await news.aclose()
+
+
+async def _measure_idle(postgres: Postgres, url: str, exchange_s: float) -> float:
+    """Processor time of a hub without agents in each second, without its exchanges, which the model has."""
+    async with open_member(postgres.create_database(), "idle", url, 0, refresh_s=IDLE_S) as member:
+        works = (member.upkeep.run(), member.exchange.run())
+        tasks = [asyncio.create_task(work) for work in works]
+        await asyncio.sleep(BEAT_S)
+        spent_s = await _cpu_s(partial(asyncio.sleep, IDLE_S))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return max(0.0, spent_s / IDLE_S - exchange_s / BEAT_S)
 
 
 def _measure_hearing() -> float:

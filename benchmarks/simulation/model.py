@@ -146,11 +146,11 @@ class Simulation:
         self._at(at + self._draw.expovariate(rate), partial(self._call, hub))
 
     def _look(self, hub: int, at: float) -> None:
-        """One second of upkeep: looks at all agents, probes of the own ones, checks of unchanged cards."""
+        """One second of upkeep: timers, looks at all agents, own probes, checks of unchanged cards."""
         world, costs = self._world, self._world.costs
         looks = world.agents / world.refresh_s
         probes = looks / world.hubs if world.shares else looks
-        self._work(at, hub, looks * costs.look_s)
+        self._work(at, hub, looks * costs.look_s + world.processes * costs.idle_s)
         if not world.has_stamps:
             self._work(at, hub, looks * costs.check_s)
             self._hub_bytes += looks * costs.news_bytes * 4

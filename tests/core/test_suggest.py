@@ -33,8 +33,7 @@ def test_no_more_than_asked_for_come_nearest_first() -> None:
 def test_of_very_many_names_those_with_the_same_first_letter_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text, "MAX_COMPARED", 3)
-    monkeypatch.setattr(text, "MAX_SAME_LETTER", 2)
+    monkeypatch.setattr(text, "MAX_COMPARED", 2)
     assert suggest("Craete_plan", ["read_docs", "Create_plan", "x_create_plan", "create_plans", "c"]) == (
         "Create_plan",
         "create_plans",

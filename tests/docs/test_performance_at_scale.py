@@ -15,6 +15,8 @@ def test_the_model_splits_probes_spreads_changes_and_lets_calls_wait_at_a_full_h
     assert shared.probes_per_s * SMALL.hubs == alone.probes_per_s == 160
     assert 0.2 <= shared.converged_s < 2.0
     assert shared.p99_s < 0.05
+    idle = simulate(replace(SMALL, costs=replace(SMALL.costs, idle_s=0.4 + SMALL.costs.idle_s)))
+    assert 0.39 < idle.background_load - shared.background_load < 0.41
     full = simulate(replace(SMALL, costs=replace(SMALL.costs, call_s=0.12)))
     assert full.hub_load > 0.95
     assert full.p99_s > 10 * shared.p99_s

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.core.record import Example
+from retinue.core.record import AgentRecord, Example, Listing, Skill
 from retinue.hub.examiner import Examiner, ExamLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.exams import ExamBook
+from retinue.mesh.history.records import SkillKey
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.runtime.parts.finding.exam import Exams
 from retinue.web.issued_tokens import TokenFile
@@ -61,11 +62,23 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
     assert again["skills"][0]["skill"] == "count_words"
     assert again["learned"][0]["neighbours"] == 1.0
     assert any("earlier calls" in reason for reason in again["why"]["reasons"])
+    directory, history = hub.process.get(Directory), hub.process.get(SearchHistory)
+    (experience,) = history.list_records()
+    history._put(replace(experience, id="other", key=SkillKey("teams", "word", "count_letters")))
+    record = AgentRecord("word", skills=(Skill("count_letters", "Counts the words of a letter."),))
+    words = [Listing(record, "teams", f"agents/{team}/word") for team in ("news", "words")]
+    for listing in words:
+        directory.upsert(listing)
+    two_teams = await get(wire, hub, system, "find_skills", detailed | {"why": "word@news"})
+    assert two_teams["why"]["agent"] == "word@news"
+    assert {"word@news", "word@words"} < {row["agent"] for row in two_teams["learned"]}
+    for listing in words:
+        directory.remove(listing.id)
     await hub.process.get(SearchHistory).flush()
     assert system.state.history.exists()
     await get(wire, hub, system, "find_skills", {"query": "a taxi"})
     assert (await get(wire, hub, system, "list_wishes"))["wishes"][0]["texts"] == []
-    assert await get(wire, hub, system, "forget_history") == {"forgotten": 1}
+    assert await get(wire, hub, system, "forget_history") == {"forgotten": 2}
     assert (await get(wire, hub, system, "find_skills", query))["skills"][-1] == last
 
 

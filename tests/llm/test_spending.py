@@ -151,6 +151,25 @@ def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_p
         spend(second)
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", '{"open": {"a": {"until": 1e12, "tokens": null}}}', '{"open": {"a": {"until": 1e12}}}']
+)
+def test_a_damaged_budget_of_a_team_is_an_error_and_the_model_still_counts_its_own(
+    tmp_path: Path, content: str
+) -> None:
+    clock, file = Days(), tmp_path / "words@.json"
+    budget = TeamBudget(file, TeamLimits("words", tokens_per_day=10_000), lapse_s=60.0, clock=clock)
+    ledger = Ledger(tmp_path / "words@m.json", ModelSpec("m", model="m"), team=budget, clock=clock)
+    calling = ledger.reserve(PROMPT, "r")
+    calling.__enter__().settle(Usage(100, 50))
+    file.write_text(content)
+    with pytest.raises(StateDamagedError, match="not a record of spending"):
+        calling.__exit__(None, None, None)
+    assert read_day(tmp_path / "words@m.json", NOON.date().isoformat()).total.tokens == 150
+    with pytest.raises(StateDamagedError, match="not a record of spending"):
+        spend(ledger)
+
+
 def test_a_limit_of_the_costs_of_a_team_needs_prices(tmp_path: Path) -> None:
     budget = TeamBudget(tmp_path / "t@.json", TeamLimits("t", cost_per_day=1.0), lapse_s=60.0)
     ledger = Ledger(tmp_path / "t@m.json", ModelSpec("m", model="unknown-model"), team=budget)

@@ -15,6 +15,7 @@ import pytest
 from retinue.client.mesh_client import MeshClient
 from retinue.core.call import LOCAL, Call, Outcome, Part, Principal, TraceContext
 from retinue.core.errors import InvalidSettingError, StateError
+from retinue.core.record import ListingKey
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams import recording as record_commands
 from retinue.runtime.commands.teams.commands import TeamCommands, refuse_existing
@@ -94,10 +95,13 @@ def test_bytes_of_a_result_are_compared_by_their_hash() -> None:
     assert judge(recorded(pictures[0]), pictures[1]).verdict == "different"
 
 
-def make_event(arguments: Any, result: Any, skill: str = "count", **changes: Any) -> CallEndedEvent:
+def make_event(
+    arguments: Any, result: Any, skill: str = "count", *, team: str = "words", **changes: Any
+) -> CallEndedEvent:
     call = Call("1", skill, arguments, LOCAL, "rpc", TraceContext("t1"))
     outcome = Outcome("1", skill, "done", agent="word" if skill == "count" else "hub", value=result)
-    return CallEndedEvent(replace(call, **changes), outcome, now())
+    place = ListingKey("home", f"agents/{team}/word", "v1.0.0")
+    return CallEndedEvent(replace(call, **changes), outcome, now(), place=place)
 
 
 def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_path: Path) -> None:
@@ -108,11 +112,12 @@ def test_only_calls_of_the_owner_to_the_team_are_recorded_without_secrets(tmp_pa
     recorder(make_event({"text": "say hunter2-hunter2"}, "fine"))
     recorder(make_event({}, "of others", principal=Principal("eve", "token")))
     recorder(make_event({}, "of an agent", trace=TraceContext("t2", depth=1)))
+    recorder(make_event({}, "of another team", team="news"))
     rows = record_commands._read_rows(tmp_path / "r")
     calls = [RecordedCall.model_validate(row["call"]) for row in rows]
     assert [call.masked for call in calls] == [("arguments.text", "result.mail"), ("arguments.text",)]
     text = (tmp_path / "r" / "1.jsonl").read_text()
-    assert not any(secret in text for secret in (KEY, "hunter2", "ada@", "others", "an agent"))
+    assert not any(secret in text for secret in (KEY, "hunter2", "ada@", "others", "an agent", "another"))
     assert (tmp_path / "r" / "1.jsonl").stat().st_mode & 0o777 == 0o600
 
 

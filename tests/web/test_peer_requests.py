@@ -44,10 +44,11 @@ def test_no_header_adds_a_right(rights: bytes, caller: bytes) -> None:
 
 
 def test_only_a_member_of_the_mesh_speaks_for_others() -> None:
-    headers = {b"x-retinue-for": b"local"}
+    headers = {b"x-retinue-for": b"local", b"x-retinue-rights": b"exposed mesh team:words through:plan-agent"}
     assert apply_rights(STRANGER, headers) == STRANGER
     assert apply_rights(ANONYMOUS, headers) == ANONYMOUS
     assert apply_rights(MEMBER, {b"x-retinue-for": b"plan-agent"}).id == "plan-agent"
+    assert (apply_rights(MEMBER, headers).team, apply_rights(STRANGER, headers).team) == ("words", "")
 
 
 def test_whoever_has_every_right_is_named_and_not_narrowed() -> None:

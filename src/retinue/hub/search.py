@@ -104,7 +104,7 @@ def add_search_skills(
             reply |= {"search": search_id} if search_id is not None and listed else {}
         learned = reply.pop("learned", ())
         if learned and detailed:
-            names = {(entry.name, offer.id) for entry, offer in offers[:limit]}
+            names = {(finder.name_of(entry), offer.id) for entry, offer in offers[:limit]}
             reply["learned"] = [row for row in learned if (row["agent"], row["skill"]) in names]
         answer: Json = {
             "skills": [finder.render(entry, offer, detailed=detailed) for entry, offer in offers[:limit]],
@@ -127,9 +127,13 @@ class _Finder:
         self._history = history
 
     def render(self, entry: Candidate, skill: Skill, *, detailed: bool) -> Json:
-        """The row of a skill; of agents of one name in two teams with the full name, which calls need."""
+        """The row of a skill."""
         row = (render_skill_row if detailed else render_short_skill_row)(entry, skill)
-        return {**row, "agent": self._directory.name_of(entry)} if folder_of(entry.id) else row
+        return {**row, "agent": self.name_of(entry)}
+
+    def name_of(self, entry: Candidate) -> str:
+        """The name of an agent; of agents of one name in two teams the full name, which calls need."""
+        return self._directory.name_of(entry) if folder_of(entry.id) else entry.name
 
     async def narrow(
         self,
@@ -221,10 +225,10 @@ class _Finder:
                 parts = None if learn is None else learn.parts.get((named.id, explained.skill))
                 if parts is not None:
                     reasons.append(parts.describe(explained.skill))
-            fit_row["why"] = {**asdict(explained), "reasons": tuple(reasons)}
+            fit_row["why"] = {**asdict(explained), "agent": self.name_of(named), "reasons": tuple(reasons)}
         if learn is not None and learn.parts:
             fit_row["learned"] = [
-                {"agent": hit.entry.name, "skill": hit.skill.id, **parts.as_json()}
+                {"agent": self.name_of(hit.entry), "skill": hit.skill.id, **parts.as_json()}
                 | {"text": parts.describe(hit.skill.id)}
                 for hit in ranking.hits
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None

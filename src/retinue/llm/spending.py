@@ -127,11 +127,13 @@ class Ledger:
             yield reservation
         finally:
             self._open.remove(reservation)
-            if self._team is not None:
-                with self._team.changing() as pool:
-                    pool.settle(reservation.of_team, reservation.used)
-            if reservation.used is not None:
-                self._record(reservation)
+            try:
+                if self._team is not None:
+                    with self._team.changing() as pool:
+                        pool.settle(reservation.of_team, reservation.used)
+            finally:
+                if reservation.used is not None:
+                    self._record(reservation)
 
     @property
     def agent(self) -> str:

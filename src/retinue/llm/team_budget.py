@@ -72,7 +72,13 @@ class TeamBudget:
                 "tokens": int(stored["tokens"]) if is_today else 0,
                 "cost_usd": float(stored["cost_usd"]) if is_today else 0.0,
                 "open": {
-                    key: row for key, row in stored.get("open", {}).items() if row["until"] > now.timestamp()
+                    key: {
+                        "tokens": int(row["tokens"]),
+                        "cost_usd": float(row["cost_usd"]),
+                        "until": row["until"],
+                    }
+                    for key, row in stored.get("open", {}).items()
+                    if row["until"] > now.timestamp()
                 },
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -590,11 +590,14 @@ class Dispatcher:
         if state.span is not None:
             state.span.close(outcome)
         if self.admission.events.observed:
-            listing = None if state.listing is None else state.listing.digest
+            listing, place = (
+                (None, None) if state.listing is None else (state.listing.digest, state.listing.id)
+            )
             policy = state.policy
             if outcome.error is not None and policy is None and state.admitted is not None:
                 policy = state.admitted.policy  # of a call that policies denied
-            self.admission.events.emit(CallEndedEvent(call, outcome, now(), policy=policy, listing=listing))
+            event = CallEndedEvent(call, outcome, now(), policy=policy, listing=listing, place=place)
+            self.admission.events.emit(event)
 
 
 def _with_trace(call: Call, admitted: AdmittedCall) -> Call:

@@ -96,8 +96,8 @@ class ImportedApi(LiveMember):
     def listing(self) -> Listing:
         card = render_card(self._record, scopes=_ALL)
         digest = sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        place, digest = self.id, f"sha256:{digest}"
-        return Listing(self._record, source=APIS, key=place.key, tag=place.tag or None, digest=digest)
+        key, tag = self.id.key, self.id.tag or None
+        return Listing(self._record, source=APIS, key=key, tag=tag, digest=f"sha256:{digest}")
 
     async def stop(self) -> None:
         self._task.cancel()

@@ -8,6 +8,7 @@ doubt 6). Replies are those of the seed, byte for byte; an error is ``{"detail":
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -31,6 +32,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import decode_json
 from retinue.mesh.dispatch import Calls
+from retinue.mesh.slices import run_in_slices
 from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, parse_raw_trace_headers, render_usage
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import rest_fault
@@ -72,7 +74,8 @@ def registry_routes(
         return sorted(personalities, key=lambda personality: personality.name)
 
     async def list_resources(request: Request) -> Response:
-        return _json({"resources": [personality.render_resource() for personality in await read(request)]})
+        personalities = await read(request)
+        return await _json_list("resources", (personality.render_resource() for personality in personalities))
 
     async def read_resource(request: Request) -> Response:
         name = _name_of(request)
@@ -85,8 +88,8 @@ def registry_routes(
 
     async def list_tools(request: Request) -> Response:
         personalities = await read(request)
-        tools = [tool for personality in personalities for tool in personality.render_tools(prefixed=True)]
-        return _json({"tools": tools})
+        rendered = (personality.render_tools(prefixed=True) for personality in personalities)
+        return await _json_list("tools", chain.from_iterable(rendered))
 
     return _routes(prefixes, list_resources, read_resource, list_tools)
 
@@ -270,6 +273,13 @@ def _name_of(request: Request) -> str | None:
 
 def _json(value: Any) -> Response:
     return Response(orjson.dumps(value), media_type=_JSON)
+
+
+async def _json_list(name: str, rows: Iterable[Any]) -> Response:
+    """The response with one list, whose rows are rendered while others run, because a mesh has many."""
+    rendered: list[bytes] = []
+    await run_in_slices(map(rendered.append, map(orjson.dumps, rows)))
+    return Response(b'{"%s":[%s]}' % (name.encode(), b",".join(rendered)), media_type=_JSON)
 
 
 def _missing(detail: str) -> Response:

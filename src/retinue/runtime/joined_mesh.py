@@ -164,7 +164,7 @@ class JoinedMesh:
             # imported here, because most agents connect to no server
             from retinue.mcp.upstream.servers import MeshServers
 
-            self._servers = MeshServers(self._http, self._route, version("retinue"))
+            self._servers = MeshServers(self._http, self._route, version("retinue"), team=self.own_team)
         return self._servers.connect(server, headers)
 
     async def _route(self, name: str) -> tuple[Listing, AgentClient]:

@@ -67,6 +67,12 @@ def test_a_bad_name_is_refused_and_makes_nothing(name: str, retinue: Retinue) ->
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize(("flag", "kind"), [("--team", "a team"), ("--workflow", "a workflow")])
+def test_a_bad_name_is_refused_as_that_of_what_is_made(flag: str, kind: str, retinue: Retinue) -> None:
+    refused = retinue("new", flag, "My Team")
+    assert (refused.exit_code, f"'My Team' is not {kind} name" in refused.stderr) == (2, True)
+
+
 def test_a_folder_that_exists_is_left_alone(retinue: Retinue) -> None:
     Path("word-agent").mkdir()
     refused = retinue("new", "word-agent")

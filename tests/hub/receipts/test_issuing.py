@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,8 +47,8 @@ class Agents:
         listing = Listing(AgentRecord("plan-agent"), "far", "agents/plan", tag="v1", digest=digest)
         self.entry = entry_of(listing)
 
-    def list_entries(self) -> Sequence[Entry]:
-        return [self.entry]
+    async def iterate_pages(self) -> AsyncIterator[Sequence[Entry]]:
+        yield [self.entry]
 
 
 class Issuing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from mcp.shared.exceptions import MCPError
@@ -272,3 +273,24 @@ async def test_headers_for_the_name_of_an_agent_are_refused() -> None:
             async with MeshServers(http, route, "1.0").connect("lib", {"authorization": "Bearer x"}):
                 pass
         assert isinstance(caught.value, RetinueError)
+
+
+async def test_requests_to_an_agent_say_the_team_of_the_agent_that_asks() -> None:
+    from retinue.core.call import Principal
+    from retinue.core.errors import ExecutionFailedError
+    from retinue.core.record import AgentRecord, Listing
+    from retinue.mcp.upstream.servers import MeshServers
+    from retinue.mesh.channel import NullChannel
+    from retinue.mesh.servers import ServerRequest
+
+    client, principal = Mock(), Principal("word", "agent")
+    client.post.side_effect = ExecutionFailedError("nobody is there")
+
+    async def route(name: str) -> Any:
+        return Listing(AgentRecord(name), "hub", "http://127.0.0.1:1"), client
+
+    for team in ("news", ""):
+        async with MeshServers(Mock(), route, "1.0", team=team).connect("lib", {}) as ask:
+            with pytest.raises(ExecutionFailedError, match="nobody is there"):
+                await ask(ServerRequest("call", "tell"), Mock(), principal, NullChannel())
+    assert [call.args[3].team for call in client.post.call_args_list] == ["news", ""]

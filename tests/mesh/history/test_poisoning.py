@@ -107,6 +107,9 @@ def test_members_of_the_mesh_push_out_no_search_of_an_issued_caller(mesh: Mesh) 
         mesh.history.note_search(Principal(f"name-{number}", "mesh", MESH), ASKED, [])
     mesh.end("routes", "plan_route")
     assert mesh.verdicts() == [("plan_route", "done")]
+    mesh.now += LISTED_FOR_S + 1
+    mesh.history.note_search(Principal("late", "mesh", MESH), ASKED, [])
+    assert len(mesh.history._searches_of_members) == 1, "older searches lead to no call"
 
 
 def test_a_member_that_takes_the_name_of_a_caller_puts_no_words_into_its_mouth(mesh: Mesh) -> None:

@@ -22,11 +22,13 @@ from retinue.mesh.history.experience_book import (
     MAX_PER_SKILL,
     ExperienceBook,
 )
-from retinue.mesh.history.learned_ranking import EXPLORED
+from retinue.mesh.history.learned_ranking import EXPLORED, LearnedRanking
 from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
 from retinue.mesh.history.wishes import MAX_PER_CALLER as MAX_WISHES_PER_CALLER
 from retinue.mesh.history.wishes import WishBook, cluster_wishes
+from retinue.mesh.search.ranking import RankedSkill
+from retinue.mesh.search.scoring import SearchQuery
 from tests.mesh.history.small_mesh import (
     ANNA,
     ASKED,
@@ -441,6 +443,31 @@ def test_a_card_of_a_name_keeps_its_place_for_words_that_no_served_request_had(m
     assert mesh.find(text)[0] == "exchange_rate", "its requests have the words of the other card too"
 
 
+def test_a_card_keeps_its_place_beside_one_whose_score_differs_in_its_last_digits_alone(mesh: Mesh) -> None:
+    orders = agent("orders", Skill("cancel_order", "Ends the order of a parcel", hints=READS))
+    mesh.hold(
+        orders, agent("left", Skill("seek_a", "parcel box")), agent("right", Skill("seek_b", "parcel box"))
+    )
+    mesh.use("orders", "cancel_order", times=2, text="where are parcel box")
+    learn = mesh.history.learn_for(ANNA, "where are parcel box")
+    assert learn is not None
+    learned: LearnedRanking = learn
+
+    class Summed:
+        """The sums of equal terms in another order differ so."""
+
+        propose = learned.propose
+
+        def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
+            return learned(
+                query,
+                [replace(one, score=one.score * (1 + 1e-15 * (one.skill_id == "seek_b"))) for one in ranked],
+            )
+
+    hits = mesh.search.find_skills("where are parcel box", MESH, learn=Summed()).hits
+    assert [hit.skill.id for hit in hits] == ["seek_a", "seek_b", "cancel_order"]
+
+
 def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:
     mesh = Mesh(tmp_path, explored=1.0)
     asked = "a journey by train"
@@ -487,6 +514,13 @@ async def test_wishes_that_another_hub_forgot_are_dropped_here(mesh: Mesh) -> No
     mesh.store.forget(mesh.now)
     await mesh.history.read_others()
     assert (len(mesh.history.wishes), len(mesh.history.list_records())) == (0, 0)
+
+
+def test_characters_that_a_database_refuses_are_left_out_of_the_words_of_a_wish() -> None:
+    wishes = WishBook()
+    wishes.open((), "text")
+    wishes.note("id", 0.0, (1,), 1, "paint\0a \ud800 wall")
+    assert [wish.text for wish in wishes.list_all()] == ["paint a ? wall"]
 
 
 def test_a_thousand_wishes_are_clustered_in_little_time() -> None:

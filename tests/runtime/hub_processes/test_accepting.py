@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from retinue.runtime.hub_processes import accepting
 from retinue.runtime.hub_processes.accepting import LOOK_S, SHARE_LATE, Acceptor, serving_shared
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.serving import Stop
@@ -74,34 +75,60 @@ async def test_a_process_that_starts_leaves_connections_to_one_that_serves_until
         board.close()
 
 
-async def test_a_process_with_many_connections_accepts_several_that_wait_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns, accepted, come = 0, list[asyncio.Protocol](), 64
-    board = Board(tmp_path / "board", 0, 2)
+class _Waiting:
+    """Connections that wait at a listener; ``accepted`` are those that the acceptor has taken."""
 
-    def count_turn(count: int, processes: int) -> bool:
-        nonlocal turns
-        turns += 1
-        return True  # the other process has fewer, and accepts nothing, because it is busy
-
-    def make_protocol() -> asyncio.Protocol:
-        accepted.append(asyncio.Protocol())
-        return accepted[-1]
-
-    monkeypatch.setattr(board, "is_ahead", count_turn)
-    with ExitStack() as stack:
-        stack.callback(board.close)
+    def __init__(self, stack: ExitStack, board: Board, come: int, has: int) -> None:
+        self.accepted: list[asyncio.Protocol] = []
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
         listener.listen(come)
         listener.setblocking(False)
         for _ in range(come):
             stack.enter_context(socket.create_connection(listener.getsockname()))
-        acceptor = Acceptor(listener, make_protocol, set(range(come)), board, 2)
-        acceptor.start()
+        self.acceptor = Acceptor(listener, self._make_protocol, set(range(has)), board, 2)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        self.accepted.append(asyncio.Protocol())
+        return self.accepted[-1]
+
+
+@pytest.mark.parametrize(("has", "most_turns"), [(64, SHARE_LATE + 1), (0, 40)])
+async def test_many_connections_that_wait_for_a_busy_or_frozen_process_are_accepted_several_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: int, most_turns: int
+) -> None:
+    turns, come = 0, 64
+    board = Board(tmp_path / "board", 0, 2)
+
+    def count_turn(count: int, processes: int) -> bool:
+        nonlocal turns
+        turns += 1
+        return True  # the other process has fewer, and accepts nothing
+
+    monkeypatch.setattr(board, "is_ahead", count_turn)
+    with ExitStack() as stack:
+        stack.callback(board.close)
+        waiting = _Waiting(stack, board, come, has)
+        waiting.acceptor.start()
         async with asyncio.timeout(WAIT_S):
-            while len(accepted) < come:
+            while len(waiting.accepted) < come:
                 await asyncio.sleep(0)
-        acceptor.stop()
-    assert turns <= SHARE_LATE + 1
+        waiting.acceptor.stop()
+    assert turns <= most_turns
+
+
+async def test_a_flood_of_connections_leaves_turns_to_those_that_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "MAX_AT_ONCE", 8)
+    board = Board(tmp_path / "board", 0, 2)
+    with ExitStack() as stack:
+        stack.callback(board.close)
+        waiting = _Waiting(stack, board, 64, 0)
+        waiting.acceptor.start()
+        async with asyncio.timeout(WAIT_S):
+            while len(waiting.accepted) < 64:
+                before = len(waiting.accepted)
+                await asyncio.sleep(0)
+                assert len(waiting.accepted) <= before + 8
+        waiting.acceptor.stop()

@@ -30,6 +30,7 @@ def test_the_rate_of_a_caller_holds_over_all_processes(boards: list[Board]) -> N
     assert taken[:10] == [0.0] * 10
     assert all(wait_s > 900 for wait_s in taken[10:])
     assert boards[1].take("token:other", 0.001, 10) == 0.0
+    assert boards[1].take("jwt:\ud800", 0.001, 10) == 0.0, "a token of another issuer may have any text"
 
 
 def test_a_burst_is_whole_again_after_a_while(boards: list[Board]) -> None:

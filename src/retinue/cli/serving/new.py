@@ -45,7 +45,9 @@ def new(name: str, workflow: bool, think: bool, team: bool) -> None:
     if workflow + think + team > 1:
         raise click.UsageError("--workflow, --think and --team exclude each other")
     if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
-        kind, example = ("a workflow", "word-flow") if workflow else ("an agent", "word-agent")
+        kind, example = "an agent", "word-agent"
+        if workflow or team:
+            kind, example = ("a workflow", "word-flow") if workflow else ("a team", "editorial")
         raise InvalidSettingError(
             "NAME",
             f"{name!r} is not {kind} name",

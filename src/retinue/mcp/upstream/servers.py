@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -60,10 +61,12 @@ class MeshServers:
     forwards no trace.
     """
 
-    def __init__(self, http: HttpClient, route: Route, client_version: str) -> None:
+    def __init__(self, http: HttpClient, route: Route, client_version: str, *, team: str = "") -> None:
+        """``team`` is that of the agent that asks, "" for none."""
         self._http = http
         self._route = route
         self._version = client_version
+        self._team = team
         self._limits: WeakValueDictionary[str, RequestLimit] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -74,7 +77,7 @@ class MeshServers:
                 problem = f"headers belong to a URL, and {server!r} is the name of an agent"
                 raise InvalidParametersError([Problem("headers", problem)])
             listing, client = await self._route(server)
-            yield _AgentConnection(listing, client, self._version).ask
+            yield _AgentConnection(listing, client, self._version, self._team).ask
             return
         limit = self._limits.setdefault(server, RequestLimit(server))
         transport = HttpTransport(server, self._http, server, headers)
@@ -120,16 +123,19 @@ class _UrlConnection:
 class _AgentConnection:
     """Requests of 2026-07-28 to an agent, each with the trace signed for it."""
 
-    def __init__(self, listing: Listing, client: AgentClient, client_version: str) -> None:
+    def __init__(self, listing: Listing, client: AgentClient, client_version: str, team: str) -> None:
         self._listing = listing
         self._client = client
+        self._team = team
         self._requests = Requests("retinue", client_version, era="modern")
 
     async def ask(
         self, request: ServerRequest, outgoing: OutgoingCall, principal: Principal, channel: Channel
     ) -> Any:
+        caller = replace(principal, team=self._team)
+
         async def send(method: str, params: Mapping[str, Any]) -> Reply:
-            return await self._converse(method, params, outgoing, principal, channel)
+            return await self._converse(method, params, outgoing, caller, channel)
 
         name = self._listing.record.name
         if request.kind == "call":

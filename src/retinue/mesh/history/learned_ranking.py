@@ -245,7 +245,8 @@ class LearnedRanking:
         parts = self.parts.get((rival.entry.id, rival.skill_id), ScoreParts(rival.score, 0.0, 0.0, 0.0))
         history = rival.score - parts.card
         self.parts[rival.entry.id, rival.skill_id] = replace(parts, history=history, is_kept=True)
-        before = sorted((skill for skill in learned if skill.score > rival.score), key=lambda one: -one.score)
+        # a second skill without calls may have the same score but for its last digits, and is not before it
+        before = sorted((skill for skill in learned if order_of(skill) < order_of(rival)), key=order_of)
         lowered = {
             (skill.entry.id, skill.skill_id): rival.score * (1.0 - 1e-6 * (number + 1))
             for number, skill in enumerate(before)
@@ -290,8 +291,8 @@ class LearnedRanking:
         if len(same) >= MIN_SAME_REQUESTS or "good" in same:
             left = 1.0
         else:
-            asked = frozenset(self._stems)
-            worths = {stem: self._worth(stem) for stem in nearest.stems if stem in asked}
+            request = frozenset(self._stems)
+            worths = {stem: self._worth(stem) for stem in nearest.stems if stem in request}
             left = sum(worth * (1.0 - hashed.get(stem, 0.0)) for stem, worth in worths.items())
             left /= sum(worths.values()) or 1.0
         own /= sum(query.rarity.values()) or 1.0
@@ -344,14 +345,14 @@ class LearnedRanking:
         return is_own or not (self._only_own or record.caller == self._ignored)
 
     @cached_property
-    def _asked(self) -> int:
+    def _skill_count(self) -> int:
         """The skills that were asked for at all, as they count for the caller."""
         return self._book.stem_counts.count(None, self._caller, self._only_own, self._ignored)
 
     def _worth(self, stem: int) -> float:
         """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
         count = self._book.stem_counts.count(stem, self._caller, self._only_own, self._ignored)
-        return inverse_frequency(count, self._asked)
+        return inverse_frequency(count, self._skill_count)
 
     def _rescore(
         self,

@@ -240,6 +240,9 @@ class SearchHistory:
         held.setdefault(caller, deque(maxlen=_MAX_SEARCHES)).append(search)
         held.move_to_end(caller)
         trim(held, MAX_CALLERS)
+        oldest = self._monotonic() - LISTED_FOR_S
+        while next(iter(held.values()))[-1].at < oldest:  # the searches of this caller end the loop
+            held.popitem(last=False)
         if is_wish:
             self.wishes.note(search.id, self._clock(), stems, caller, text)
         self._watch()

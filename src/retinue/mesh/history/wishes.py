@@ -70,7 +70,7 @@ class WishBook:
         """Keep one request; a repeated one of the same caller replaces the earlier one."""
         if self.policy == "off":
             return
-        kept = " ".join(text.split())[:MAX_WISH_CHARS] if self.policy == "text" else ""
+        kept = _clean(text) if self.policy == "text" else ""
         for same in [one for one in self._wishes.values() if (one.caller, one.stems) == (caller, stems)]:
             self._remove(same.id)
         self._wishes[wish_id] = self._changed[wish_id] = Wish(wish_id, at, stems, caller, kept)
@@ -121,6 +121,12 @@ class WishBook:
         del self._wishes[wish_id]
         self._changed.pop(wish_id, None)
         self._dropped.add(wish_id)
+
+
+def _clean(text: str) -> str:
+    """The words of a request, without a NUL, which Postgres refuses, and without lone surrogates."""
+    words = text.replace("\0", " ").encode("utf-8", "replace").decode().split()
+    return " ".join(words)[:MAX_WISH_CHARS]
 
 
 def cluster_wishes(wishes: Iterable[Wish]) -> list[WishCluster]:

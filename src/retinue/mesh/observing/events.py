@@ -19,7 +19,7 @@ from retinue.core.call import LOCAL, Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RetinueError
 from retinue.core.log_lines import find_json_lines
 from retinue.core.quick_dataclass import quick_dataclass
-from retinue.core.record import HUB_NAME
+from retinue.core.record import HUB_NAME, ListingKey
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
 from retinue.mesh.observing.call_facts import KEY, MESSAGE, render_facts
 from retinue.mesh.observing.reasons import write_reason
@@ -90,6 +90,8 @@ class CallEndedEvent:
     """What the policies said of it; None for nothing worth a row."""
     listing: str | None = None
     """The digest of the listing that was called."""
+    place: ListingKey | None = None
+    """The id of that listing, which tells agents of one name apart."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:

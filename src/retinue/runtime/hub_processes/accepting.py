@@ -28,6 +28,13 @@ YIELD_S = 0.001
 SHARE_LATE = 8
 """A process that has waited accepts at most one connection for each so many that it has, and at least one."""
 
+MORE_AFTER = 8
+"""After each so many waits in a row that ended with a connection, it accepts one more, because the process
+with fewer connections may be frozen."""
+
+MAX_AT_ONCE = 100
+"""Connections that a process accepts before it serves those that it has."""
+
 LOOK_S = 0.02
 """Seconds between two looks whether a process that starts may accept."""
 
@@ -103,6 +110,7 @@ class Acceptor:
         self._board = board
         self._processes = processes
         self._waiting: asyncio.TimerHandle | None = None
+        self._late_turns = 0
         self._opening: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
@@ -116,15 +124,20 @@ class Acceptor:
             self._waiting = None
 
     def _on_connection(self) -> None:
-        while not self._is_ahead():
+        for _ in range(MAX_AT_ONCE):
+            if self._is_ahead():
+                self._listen_again(YIELD_S)
+                return
             if not self._accept():
                 return
-        self._listen_again(YIELD_S)
 
     def _accept_late(self) -> None:
         self._waiting = None
-        for _ in range(max(1, self._count() // SHARE_LATE)):
+        self._late_turns += 1
+        most = max(1, self._count() // SHARE_LATE, self._late_turns // MORE_AFTER)
+        for _ in range(min(most, MAX_AT_ONCE)):
             if not self._accept():
+                self._late_turns = 0
                 break
         if self._waiting is None:
             self.start()

@@ -107,7 +107,8 @@ class Board:
         All processes together allow ``rate_per_s`` calls on average and bursts of ``burst``. A slot holds
         the time at which the caller's burst is whole again, so one whose time is over is free.
         """
-        key = int.from_bytes(blake2b(caller.encode(), digest_size=8).digest()) or 1
+        name = caller.encode("utf-8", "surrogatepass")
+        key = int.from_bytes(blake2b(name, digest_size=8).digest()) or 1
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1)
         try:
             now = time.monotonic()

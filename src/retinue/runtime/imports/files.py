@@ -82,8 +82,8 @@ def read_import(settings: Settings, state: State, name: str) -> tuple[MemberId, 
     Raises InvalidSettingError for an invalid file.
     """
     members = read_members(settings, state)
-    found = find_members(settings, state, name)
-    return (found[0], members[found[0]]) if found else None
+    serving = next(iter(find_members(settings, state, name)), None)
+    return None if serving is None else (serving, members[serving])
 
 
 def list_waiting(settings: Settings, state: State) -> dict[str, list[str]]:

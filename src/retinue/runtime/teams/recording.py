@@ -23,6 +23,7 @@ from retinue.core.call import Call, Outcome
 from retinue.core.errors import InvalidParametersError
 from retinue.core.text import hide_secrets
 from retinue.guards.masking import mask_value
+from retinue.mesh.directory.versions import folder_of
 from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.runtime.teams.store import TEAMS, TeamStore
 from retinue.storage.state import State
@@ -115,19 +116,26 @@ class CallRecorder:
         ):
             if call.skill in _STARTS:
                 self._record_start(call, outcome)
-            elif outcome.agent in self.recording.names:
+            elif self._is_of_team(event):
                 name = outcome.agent or ""
                 self._write(self._render("skill", name, call.skill, call.arguments, answer_of(outcome)), call)
 
+    def _is_of_team(self, event: CallEndedEvent) -> bool:
+        """Whether an agent or import of the team was called; those of other teams may have its name."""
+        place = event.place
+        is_own = place is not None and folder_of(place) == self.recording.team
+        return is_own and event.outcome.agent in self.recording.names
+
     def _record_start(self, call: Call, outcome: Outcome) -> None:
         """Record that a workflow of the team was run, or begins to run."""
-        given = call.arguments if isinstance(call.arguments, Mapping) else {}
+        fields = call.arguments if isinstance(call.arguments, Mapping) else {}
         value = outcome.value if isinstance(outcome.value, Mapping) else {}
         is_begun = call.skill == _STARTS[0] and outcome.error is None
-        name = value.get("workflow") if is_begun and given.get("workflow") == AUTO else given.get("workflow")
+        is_chosen = is_begun and fields.get("workflow") == AUTO
+        name = value.get("workflow") if is_chosen else fields.get("workflow")
         if not isinstance(name, str) or name not in self.recording.workflows:
             return
-        arguments = {key: given[key] for key in ("input", "overrides") if given.get(key) is not None}
+        arguments = {key: fields[key] for key in ("input", "overrides") if fields.get(key) is not None}
         answer = answer_of(outcome)
         if outcome.error is None:
             answer = RecordedAnswer(value=None if is_begun else value.get("output"))
@@ -148,9 +156,9 @@ class CallRecorder:
         self._append(line if len(line) <= MAX_ROW_BYTES else b'{"omitted":1}\n')
 
     def _render(
-        self, kind: Kind, agent: str, skill: str, given: Any, answer: RecordedAnswer
+        self, kind: Kind, agent: str, skill: str, sent: Any, answer: RecordedAnswer
     ) -> dict[str, Any]:
-        arguments, paths = mask(given, self.secrets)
+        arguments, paths = mask(sent, self.secrets)
         recorded = RecordedCall(
             kind=kind,
             agent=agent,

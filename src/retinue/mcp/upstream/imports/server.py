@@ -141,8 +141,8 @@ class ImportedServer(LiveMember):
         record = self._record
         shown = [render_card(record, scopes=_ALL), [resource.uri for resource in record.resources]]
         digest = sha256(orjson.dumps([*shown, [prompt.name for prompt in record.prompts]])).hexdigest()
-        place, digest = self.id, f"sha256:{digest}"
-        return Listing(record=record, source=IMPORTS, key=place.key, tag=place.tag or None, digest=digest)
+        key, tag = self.id.key, self.id.tag or None
+        return Listing(record=record, source=IMPORTS, key=key, tag=tag, digest=f"sha256:{digest}")
 
     @property
     def is_ready(self) -> bool:

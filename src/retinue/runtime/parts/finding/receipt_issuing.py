@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -61,34 +61,39 @@ class ReceiptIssuer:
         """Issue the receipts that are due."""
         issued = await asyncio.to_thread(self.file.read_issued)
         oldest = self.clock() - self.every_s
-        entries = [
-            entry
-            for entry in self._list_entries()
-            if (last := issued.get(place_of(entry))) is None or last.at <= oldest
-        ]
-        return await self._issue(entries, MIN_CALLS, claims=True)
+        recent = {place for place, last in issued.items() if last.at > oldest}
+        return await self._issue(None, MIN_CALLS, recent, claims=True)
 
     async def issue_now(self, agent: str | None) -> Sequence[Issued]:
         """Issue the receipts of one agent, or of all that were called, whenever the last ones were issued."""
-        return await self._issue(self._list_entries(agent), 1, claims=False)
+        return await self._issue(agent, 1, (), claims=False)
 
-    def _list_entries(self, agent: str | None = None) -> list[Entry]:
-        entries = self.directory.list_entries() if agent is None else self.directory.list_named(agent)
-        return [entry for entry in entries if entry.source in self.registries and entry.digest is not None]
-
-    async def _issue(self, entries: Sequence[Entry], min_calls: int, *, claims: bool) -> Sequence[Issued]:
+    async def _issue(
+        self, agent: str | None, min_calls: int, recent: Container[tuple[str, str]], *, claims: bool
+    ) -> Sequence[Issued]:
+        """Issue receipts for the called versions of one agent (None = of all), except those in ``recent``."""
         async with self._issuing:
             self.flush()
             measured = await asyncio.to_thread(self._measure)
+            called = {version.agent for version, figures in measured.items() if figures.calls >= min_calls}
             results = []
-            for entry in entries:
+            for entry in await self._list_called(called, agent):
                 figures = measured.get(Version(entry.name, shorten_digest(entry.digest) or ""))
-                if figures is None or figures.calls < min_calls:
+                if figures is None or figures.calls < min_calls or place_of(entry) in recent:
                     continue
                 result = await self._try(entry, figures, claims=claims)
                 if result is not None:
                     results.append(result)
             return results
+
+    async def _list_called(self, called: Container[str], agent: str | None) -> list[Entry]:
+        """The entries of ``called`` agents that registries have; other tasks run while all are looked at."""
+        if agent is not None:
+            entries = list(self.directory.list_named(agent))
+        else:
+            pages = self.directory.iterate_pages()
+            entries = [entry async for page in pages for entry in page if entry.name in called]
+        return [entry for entry in entries if entry.source in self.registries and entry.digest is not None]
 
     def _measure(self) -> Mapping[Version, Measured]:
         since = datetime.fromtimestamp(self.clock() - self.window_s, UTC)
