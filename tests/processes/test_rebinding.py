@@ -102,8 +102,13 @@ def change(names: Names, addresses: dict[str, str], *urls: str) -> None:
 
 
 def begin_task(url: str, hook: str, **more: Any) -> None:
-    accepted = say(url, "TASK_REQUEST", WORK, callback_url=hook, **more)
-    assert accepted["performative"] == "TASK_ACCEPT", accepted
+    """A hub may hear of its agent a moment after the agent has published."""
+
+    def accepts() -> bool:
+        reply = say(url, "TASK_REQUEST", WORK, callback_url=hook, **more)
+        return bool(reply["performative"] == "TASK_ACCEPT")
+
+    wait_until(accepts, "the task is accepted")
 
 
 def begin_push(url: str, hook: str) -> str:
