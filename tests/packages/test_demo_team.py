@@ -11,6 +11,7 @@ import pytest
 from scripts.environment import find_uv
 from scripts.get_uv import UvNotFoundError
 from scripts.package_settings import make_uv_environment, read_settings
+from tests.ports import reserve_port
 from tests.processes.commands import retinue, run_command
 from tests.processes.running import program, run_apart
 from tests.time_bounds import Stopwatch
@@ -39,10 +40,15 @@ def test_the_demos_team_runs_by_its_digest_from_the_hub_of_a_neighbour(
         clock = Stopwatch()
         reference = f"oci://{url.removeprefix('http://')}/teams/testwriter@{digest}"
         try:
-            done = run_apart("up", reference, "--yes", cwd=tmp_path, environment=own)
+            port = str(reserve_port())
+            done = run_apart("up", reference, "--yes", "--port", port, cwd=tmp_path, environment=own)
             clock.check(WITH_CACHES_S)
             assert done.returncode == 0, done.stderr
             assert "testwriter 1.0.0 serves" in done.stdout
+            started_at = f"http://127.0.0.1:{port}"
+            assert started_at in retinue("status", cwd=tmp_path, environment=own)
+            other = run_command("up", reference, "--yes", "--port", "1", cwd=tmp_path, environment=own)
+            assert f"--port: a hub already runs at {started_at}" in other.stderr
             options = ("write-tests", '{"requirements": "textwrap"}', "--json")
             output = orjson.loads(retinue("run", *options, cwd=tmp_path, environment=own))
             assert (output["module"], output["failed"]) == ("textwrap", 0)

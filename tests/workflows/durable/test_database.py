@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from retinue.core.errors import InvalidSettingError, StateError
-from retinue.workflows.durable import database as module
-from retinue.workflows.durable import sqlite_connections
 from retinue.workflows.durable.database import RunDatabase
 from tests.time_bounds import Stopwatch
 
@@ -39,26 +35,6 @@ async def test_a_state_folder_that_was_removed_is_not_made_anew(tmp_path: Path) 
     stopwatch.check(2)
     database.close()
     assert not (tmp_path / "state").exists()
-
-
-async def test_a_lock_that_another_process_keeps_is_told_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that was stopped in a transaction: no wait would be long enough."""
-    path = tmp_path / "runs.db"
-    ready = RunDatabase(f"sqlite:///{path}")
-    await ready.prepare()
-    ready.close()
-    monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT_MS", 10)
-    monkeypatch.setattr(module, "FIRST_RETRY_S", 0.1)
-    database = RunDatabase(f"sqlite:///{path}")
-    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StateError, match=r"another process holds the lock of .*runs\.db") as caught:
-            await database.prepare()
-    assert "continue or end that process" in caught.value.remedy
-    await database.prepare()
-    database.close()
 
 
 async def test_preparing_twice_changes_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ WHOLE = 100
 @click.option(
     "--drain", metavar="S", type=click.FloatRange(0), help="Seconds that runs of the digest before may last."
 )
+@click.option("--host", metavar="H", help="Address of a hub that this command starts.")
+@click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="Its port; 0: any free one.")
+@click.option("--processes", metavar="N", help="Its processes, as of retinue hub.")
 @json_option
 def up(
     reference: str | None,
@@ -56,6 +60,9 @@ def up(
     steps: tuple[int, ...] | None,
     hold: float | None,
     drain: float | None,
+    host: str | None,
+    port: int | None,
+    processes: str | None,
     as_json: bool,
 ) -> None:
     """Verify a team, show what it does, and run it.
@@ -75,7 +82,11 @@ def up(
     if (reference is None) == (back is None):
         raise click.UsageError("name a REF, or a team with --back")
     options = UpOptions(is_agreed, downgrade, secrets_file, RolloutOptions(steps, hold, drain))
-    started = run_command(_up(reference, back, options))
+    hub_options = {"--host": host, "--port": port, "--processes": processes}
+    hub_arguments = [
+        text for name, value in hub_options.items() if value is not None for text in (name, str(value))
+    ]
+    started = run_command(_up(reference, back, options, hub_arguments))
     team = started.team
     if as_json:
         print_json(
@@ -198,11 +209,13 @@ def _shown(line: str) -> str:
     return " " * indent + "".join(character for character in line.lstrip() if character.isprintable())
 
 
-async def _up(reference: str | None, back: str | None, options: UpOptions) -> StartedTeam:
+async def _up(
+    reference: str | None, back: str | None, options: UpOptions, hub_arguments: Sequence[str]
+) -> StartedTeam:
     from retinue.runtime.commands.teams.commands import open_teams
 
     session = open_session()
-    async with open_teams(session.settings, session.state) as teams:
+    async with open_teams(session.settings, session.state, hub_arguments) as teams:
         if back is not None:
             with working("starting") as echo:
                 return await teams.back(back, echo)

@@ -30,9 +30,16 @@ _SHOWN_LOG_BYTES = 4096
 
 
 async def ensure_hub(
-    state: State, http: HttpClient, *, probe_timeout_s: float = 2.0, logs: LogTable | None = None
+    state: State,
+    http: HttpClient,
+    arguments: Sequence[str] = (),
+    *,
+    probe_timeout_s: float = 2.0,
+    logs: LogTable | None = None,
 ) -> str:
     """The URL of the running hub, which is started if necessary; ``RETINUE_HUB`` is returned unchecked.
+
+    It is started with these arguments of ``retinue hub``; without a port there it takes a free one.
 
     If several processes call this at once, one of them starts the hub, under a lock. The hub is a detached
     process that outlives its starter. Raises StateError.
@@ -47,7 +54,8 @@ async def ensure_hub(
     try:
         url = await _find(state, http, probe_timeout_s)
         if url is None:
-            arguments = ("--port-may-move",)
+            if "--port" not in arguments:
+                arguments = (*arguments, "--port-may-move")
             url = await _start(state, http, arguments, probe_timeout_s, deadline, logs or LogTable())
         return url
     finally:

@@ -145,19 +145,24 @@ class UpOptions:
 
 
 @asynccontextmanager
-async def open_teams(settings: Settings, state: State) -> AsyncIterator[TeamCommands]:
-    """Open the commands of teams of a state folder."""
+async def open_teams(
+    settings: Settings, state: State, hub_arguments: Sequence[str] = ()
+) -> AsyncIterator[TeamCommands]:
+    """Open the commands of teams of a state folder; a hub that they start gets these arguments."""
     async with HttpClient(allow_private=settings.allow_private_urls) as http:
-        yield TeamCommands(settings, state, http)
+        yield TeamCommands(settings, state, http, hub_arguments)
 
 
 class TeamCommands:
     """The commands of teams over one state folder."""
 
-    def __init__(self, settings: Settings, state: State, http: HttpClient) -> None:
+    def __init__(
+        self, settings: Settings, state: State, http: HttpClient, hub_arguments: Sequence[str] = ()
+    ) -> None:
         self._settings = settings
         self._state = state
         self._http = http
+        self._hub_arguments = hub_arguments
         self._store = TeamStore(state)
 
     async def pack(
@@ -239,6 +244,11 @@ class TeamCommands:
         if os.environ.get(HUB_VARIABLE):
             problem = "teams run on the hub of this state"
             raise InvalidSettingError(HUB_VARIABLE, problem, remedy=f"unset {HUB_VARIABLE}")
+        if self._hub_arguments and (hub := self._state.read_hub()) is not None:
+            remedy = "leave these options out, or end that hub first"
+            raise InvalidSettingError(
+                self._hub_arguments[0], f"a hub already runs at {hub.url}", remedy=remedy
+            )
         reference = parse_team_reference(text)
         if options.is_agreed and not reference.is_pinned:
             raise InvalidSettingError(
@@ -312,7 +322,7 @@ class TeamCommands:
                 team.name,
                 lambda current: replace(current, secrets={**current.secrets, team.digest: kept}),
             )
-            url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+            url = await self._ensure_hub()
             async with open_client(self._settings, self._state, hub_url=url) as client:
                 await wait_until_ready(self._store, team, client, secrets)
                 echo(f"programs with other secrets: {len(secrets)}")
@@ -444,6 +454,9 @@ class TeamCommands:
         except RetinueError:
             return None
 
+    async def _ensure_hub(self) -> str:
+        return await ensure_hub(self._state, self._http, self._hub_arguments, logs=self._settings.logs)
+
     async def _check_mesh(self, team: Team) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
         if self._state.read_hub() is not None:
@@ -469,7 +482,7 @@ class TeamCommands:
             await making
             return
         # the hub starts meanwhile; the step that needs it raises why it does not
-        starting = asyncio.create_task(ensure_hub(self._state, self._http, logs=self._settings.logs))
+        starting = asyncio.create_task(self._ensure_hub())
         try:
             await making
         finally:
@@ -507,7 +520,7 @@ class TeamCommands:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
         await self._check_imports(team, values)
-        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        url = await self._ensure_hub()
         async with open_client(self._settings, self._state, hub_url=url) as client:
             await refuse_other_nodes(client, team, options.steps or team.definition.rollout.steps, echo)
         known = replace(
@@ -539,7 +552,7 @@ class TeamCommands:
         started = replace(started, secrets={**row.secrets, team.digest: kept})
         unsettled = self._store.read_rows()[team.name]
         self._store.write_row(replace(started, names=unsettled.names, undo=unsettled.undo))
-        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        url = await self._ensure_hub()
         async with open_client(self._settings, self._state, hub_url=url) as client:
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
