@@ -3,7 +3,7 @@
 Receipts only lower the place of an agent: up to `USUAL_FAILURES` of failed calls change nothing, more of them
 take from the credit of its card. So praise gains nothing, whoever signs it, and an agent without receipts
 keeps its place. Nothing that the agent, its card or its registry says voids a receipt, because the worst
-agents would say it. So receipts of a card that was published anew count half for the new one, until their
+agents would say it. So receipts of a card that was published again count half for the new one, until their
 issuers have measured that. One issuer alone counts half; two that agree count in full, as much as the weaker
 one.
 """
@@ -200,7 +200,7 @@ class ReceiptBook:
     def keep_only(self, listed: Collection[tuple[str, CardPlace]]) -> None:
         """Forget the receipts of agents that have gone, and those that are too old.
 
-        ``listed`` are the cards with their sources. A card that was published anew keeps its receipts.
+        ``listed`` are the cards with their sources. A card that was published again keeps its receipts.
         """
         oldest = self._clock() - self._trust().max_age_s
         places = {place for _, place in listed}

@@ -221,10 +221,10 @@ def find_npm_program(folder: Path, package: str, name: str | None) -> Path:
 
 def read_licences(python: Path, names: Iterable[str]) -> dict[str, str]:
     """The licences that packages of these names beside ``python`` declare, by name as it is given."""
-    wanted = {_canonical(name): name for name in names}
+    names_by_id = {_canonical(name): name for name in names}
     licences = {}
     for distribution in _discover(python):
-        if (name := wanted.get(_canonical(distribution.name))) and (text := _licence_of(distribution)):
+        if (name := names_by_id.get(_canonical(distribution.name))) and (text := _licence_of(distribution)):
             licences[name] = text
     return licences
 
