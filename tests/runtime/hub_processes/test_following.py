@@ -249,8 +249,9 @@ async def test_of_a_full_queue_the_oldest_rows_are_lost_and_none_that_came_while
     assert sent == ["2", "3", "4", "5", "6", "7"]
 
 
+@pytest.mark.parametrize("is_told", [True, False], ids=["after its message", "before its message"])
 async def test_the_history_of_the_leader_knows_what_came_of_calls_in_other_processes(
-    hub: Hub, tmp_path: Path
+    is_told: bool, hub: Hub, tmp_path: Path
 ) -> None:
     (entry,) = hub.led.list_entries()
     caller = Principal("token:anna", "token", frozenset({"mesh"}))
@@ -263,7 +264,8 @@ async def test_the_history_of_the_leader_knows_what_came_of_calls_in_other_proce
     ended = CallEndedEvent(call, Outcome("c1", "create_plan", "done", "first"), datetime.now(UTC))
     history.observe(ended)
     assert not history, "the leader has no searches"
-    history.watch(True)
+    if is_told:
+        history.watch(True)
     history.expect("t1", "create_plan", str(searches[0]))
     history.observe(ended)
     for index in (9, 0):

@@ -18,6 +18,7 @@ _MAX_EXPECTED = 1_000
 class LedHistory:
     """The ended calls of this process that the leader has not heard of; none until the leader has searches.
 
+    A call that names its search is kept in any case: the first search may be older than the leader's message.
     ``events`` are those of the calls.
     """
 
@@ -34,24 +35,30 @@ class LedHistory:
     def watch(self, is_watching: bool) -> None:
         """Observe calls from now on, or no longer."""
         self._is_watching = is_watching
-        if is_watching and not self._is_subscribed:
+        if is_watching:
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        if not self._is_subscribed:
             self._is_subscribed = True
             self._events.subscribe_later(self.observe)
 
     def expect(self, trace: str, skill: str, search: str) -> None:
         """Remember that a call of this trace names its search; as `SearchHistory.expect`."""
-        if self._is_watching and is_search_id(search):
+        if is_search_id(search):
+            self._subscribe()
             self._expected[trace, skill] = search
             if len(self._expected) > _MAX_EXPECTED:
                 self._expected.popitem(last=False)
 
     def observe(self, event: Event) -> None:
         """Keep what an ended call says; an observer of the event bus."""
-        if not self._is_watching or not isinstance(event, CallEndedEvent) or event.is_message:
+        if not (self._is_watching or self._expected):
             return
-        place = (event.call.trace.id, event.call.skill)
-        search = self._expected.pop(place, "") if self._expected else ""
-        ended = read_ended_call(event)
+        if not isinstance(event, CallEndedEvent) or event.is_message:
+            return
+        search = self._expected.pop((event.call.trace.id, event.call.skill), "")
+        ended = read_ended_call(event) if self._is_watching or search else None
         if ended is not None:
             self._ended.append(ended._replace(search=search) if search else ended)
 
