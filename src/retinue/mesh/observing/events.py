@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -93,12 +94,18 @@ class CallEndedEvent:
     place: ListingKey | None = None
     """The id of that listing, which tells agents of one name apart."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
+    _row: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """The event as a flat row without arguments or values, which may hold secrets (P-26).
 
         ``reason`` is the text of the error, without secrets. `RECORDED_ARGUMENTS` are in the row.
         """
+        if not self._row:  # the audit row and the log line have the same
+            self._row.update(self._render())
+        return self._row.copy()
+
+    def _render(self) -> dict[str, Any]:
         call, outcome = self.call, self.outcome
         row: dict[str, Any] = {
             "type": self.type,
@@ -171,7 +178,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         for observer in self._observers:
-            _notify(observer, event)
+            _notify(observer, (event,))
         if self._later or self._of_batches:
             self._batch.append(event)
             if self._timer is None:
@@ -183,19 +190,19 @@ class EventBus:
             self._timer.cancel()
             self._timer = None
         batch, self._batch = self._batch, []
-        for event in batch:
-            for observer in self._later:
-                _notify(observer, event)
+        for observer in self._later:
+            _notify(observer, batch)
         if batch:
             for takes_all in self._of_batches:
-                _notify(takes_all, batch)
+                _notify(takes_all, (batch,))
 
 
-def _notify(observer: Callable[[E], None], event: E) -> None:
-    try:
-        observer(event)
-    except Exception as error:  # noqa: BLE001 - a failing observer must not fail the call
-        _log.warning("observer failed", observer=repr(observer), error=str(error))
+def _notify(observer: Callable[[E], None], events: Iterable[E]) -> None:
+    for event in events:
+        try:
+            observer(event)
+        except Exception as error:  # noqa: BLE001 - a failing observer must not fail the call
+            _log.warning("observer failed", observer=repr(observer), error=str(error))
 
 
 def now() -> datetime:
