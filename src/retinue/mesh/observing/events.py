@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from datetime import UTC, datetime
@@ -178,7 +178,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         for observer in self._observers:
-            _notify(observer, (event,))
+            _notify(observer, event)
         if self._later or self._of_batches:
             self._batch.append(event)
             if self._timer is None:
@@ -190,19 +190,19 @@ class EventBus:
             self._timer.cancel()
             self._timer = None
         batch, self._batch = self._batch, []
-        for observer in self._later:
-            _notify(observer, batch)
+        for event in batch:
+            for observer in self._later:
+                _notify(observer, event)
         if batch:
             for takes_all in self._of_batches:
-                _notify(takes_all, (batch,))
+                _notify(takes_all, batch)
 
 
-def _notify(observer: Callable[[E], None], events: Iterable[E]) -> None:
-    for event in events:
-        try:
-            observer(event)
-        except Exception as error:  # noqa: BLE001 - a failing observer must not fail the call
-            _log.warning("observer failed", observer=repr(observer), error=str(error))
+def _notify(observer: Callable[[E], None], event: E) -> None:
+    try:
+        observer(event)
+    except Exception as error:  # noqa: BLE001 - a failing observer must not fail the call
+        _log.warning("observer failed", observer=repr(observer), error=str(error))
 
 
 def now() -> datetime:
