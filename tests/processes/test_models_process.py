@@ -136,7 +136,9 @@ def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> N
         token = (home / "keys" / "local.token").read_text().strip()
         # a model that a slow machine started at the second attempt is asked later whether it is there
         wait_until(
-            lambda: all(list_agents(url, token)[name]["status"] == "available" for name in ("claude", "mine")),
+            lambda: all(
+                list_agents(url, token)[name]["status"] == "available" for name in ("claude", "mine")
+            ),
             "both models are available",
         )
         rows = list_agents(url, token)
