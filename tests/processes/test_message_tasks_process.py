@@ -31,7 +31,8 @@ async def nap(hours: int) -> str:
 def say(url: str, performative: str, payload: Any, **more: Any) -> Any:
     headers = {"content-type": "application/json", "prefer": "respond-async"}
     body = orjson.dumps({"performative": performative, "payload": payload, **more})
-    return orjson.loads(urllib3.request("POST", f"{url}/messages", body=body, headers=headers).data)
+    reply = urllib3.request("POST", f"{url}/messages", body=body, headers=headers, timeout=120.0)
+    return orjson.loads(reply.data)
 
 
 def ask_for_result(url: str, reference: str) -> Any:
