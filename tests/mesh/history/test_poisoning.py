@@ -72,7 +72,7 @@ def test_a_flood_of_calls_with_one_stem_makes_it_common_for_nobody_else(mesh: Me
     assert own is not None
     assert anna is not None
     (stem,) = KEYS.of_request("train")
-    assert own._worth(stem) < 0.3 * anna._worth(stem)
+    assert own._weigh([stem])[stem] < 0.3 * anna._weigh([stem])[stem]
 
 
 def test_a_guest_weighs_stems_by_its_own_requests_only(mesh: Mesh) -> None:
