@@ -318,11 +318,11 @@ class LearnedRanking:
     @cached_property
     def _skill_count(self) -> int:
         """The skills that were asked for at all, as they count for the caller."""
-        return self._book.stem_counts.count(None, self._caller, self._only_own, self._ignored)
+        return self._book.stem_counts.count([None], self._caller, self._only_own, self._ignored)[None]
 
     def _weigh(self, stems: Iterable[int]) -> dict[int, float]:
         """The worth of each stem: the fewer skills are asked for with it, the more it tells."""
-        counts = self._book.stem_counts.count_each(stems, self._caller, self._only_own, self._ignored)
+        counts = self._book.stem_counts.count(stems, self._caller, self._only_own, self._ignored)
         worths = {count: inverse_frequency(count, self._skill_count) for count in set(counts.values())}
         return {stem: worths[count] for stem, count in counts.items()}
 
