@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from retinue.mesh.history.records import VALUES, Experience, SkillKey, find_voice
-from retinue.mesh.history.slot_sets import SlotSets, list_slots
+from retinue.mesh.history.slot_sets import SlotSets
 from retinue.mesh.history.stem_counts import StemCounts
 
 MAX_PER_CALLER = 24
@@ -38,6 +38,7 @@ class ExperienceBook:
         self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
         self._slots: dict[str, int] = {}
         self._at_slot: list[Experience | None] = []
+        self._voice_at_slot: list[int] = []
         self._free_slots: list[int] = []
         self._with_stem = SlotSets()
         self._of_speaker = SlotSets()
@@ -118,10 +119,11 @@ class ExperienceBook:
     def _take_slot(self, record: Experience, voice: int) -> None:
         if self._free_slots:
             slot = self._free_slots.pop()
-            self._at_slot[slot] = record
+            self._at_slot[slot], self._voice_at_slot[slot] = record, voice
         else:
             slot = len(self._at_slot)
             self._at_slot.append(record)
+            self._voice_at_slot.append(voice)
         self._slots[record.id] = slot
         for stem in record.stems:
             self._with_stem.add(stem, slot)
@@ -144,6 +146,7 @@ class ExperienceBook:
         self._counts.clear()
         self._slots.clear()
         self._at_slot.clear()
+        self._voice_at_slot.clear()
         self._free_slots.clear()
         self._with_stem.clear()
         self._of_speaker.clear()
@@ -162,9 +165,13 @@ class ExperienceBook:
         """The slots of the records of this caller or voice, as bits."""
         return self._of_speaker.bits(speaker)
 
-    def records_at(self, slots: int) -> Sequence[Experience]:
-        """The records at these slots, given as bits."""
-        return [record for slot in list_slots(slots) if (record := self._at_slot[slot]) is not None]
+    def records_at(self, slots: Iterable[int]) -> Sequence[Experience]:
+        """The records at these slots."""
+        return [record for slot in slots if (record := self._at_slot[slot]) is not None]
+
+    def voices_at(self, slots: Iterable[int]) -> Iterator[int]:
+        """The voices of the records at these slots."""
+        return map(self._voice_at_slot.__getitem__, slots)
 
     def count_voices(self) -> int:
         """How many voices have records."""

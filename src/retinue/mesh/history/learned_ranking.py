@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nlargest
-from itertools import repeat
 from operator import itemgetter
 
 from retinue.core.call import ANONYMOUS
@@ -301,12 +300,12 @@ class LearnedRanking:
         similar = SimilarRecords(
             self._book, worths, self._caller, only_own=self._only_own, hidden=self._ignored
         )
-        asked = dict(worths)
+        asked = frozenset(stems)
         records = similar.choose()
         worths |= self._weigh(set().union(*(record.stems for record in records)).difference(asked))
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
         for record in records:
-            shared = sum(map(asked.get, record.stems, repeat(0.0)))
+            shared = sum(map(worths.__getitem__, asked.intersection(record.stems)))
             norm = sum(map(worths.__getitem__, record.stems))
             alike[record.key].append((record, shared / math.sqrt(whole * norm)))
         return alike

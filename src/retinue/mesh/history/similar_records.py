@@ -11,8 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from retinue.mesh.history.experience_book import MAX_PER_CALLER, ExperienceBook
-from retinue.mesh.history.records import Experience, find_voice
-from retinue.mesh.history.slot_sets import list_slots
+from retinue.mesh.history.records import Experience
+from retinue.mesh.history.slot_sets import list_slots, set_bits
 
 MAX_ALIKE = 400
 """Records that are compared with one request: those that share most with it."""
@@ -61,12 +61,13 @@ class SimilarRecords:
         """
         own = self._best(self._own, MAX_ALIKE_PER_CALLER)
         room = MAX_ALIKE - own.bit_count()
-        share = max(MAX_PER_CALLER, MAX_ALIKE // max(1, self._book.count_voices()))
+        equal = MAX_ALIKE // max(1, self._book.count_voices())
+        share = min(MAX_ALIKE_PER_CALLER, max(MAX_PER_CALLER, equal))
         taken: Counter[int] = Counter()
         others = self._pick(self._others, room, share, taken)
         room -= others.bit_count()
         others |= self._pick(self._others & ~others, room, MAX_ALIKE_PER_CALLER, taken)
-        return [*self._book.records_at(own), *self._book.records_at(others)]
+        return self._book.records_at([*list_slots(own), *list_slots(others)])
 
     def _add(self, bits: int, worth: int) -> None:
         """Add a worth to the sums of these records."""
@@ -86,7 +87,7 @@ class SimilarRecords:
         while room and candidates:
             batch = self._best(candidates, room)
             candidates ^= batch
-            counts = Counter(find_voice(record.caller) for record in self._book.records_at(batch))
+            counts = Counter(self._book.voices_at(list_slots(batch)))
             for voice, count in counts.items():
                 left = max(0, share - taken[voice])
                 taken[voice] += min(count, left)
@@ -116,16 +117,19 @@ class SimilarRecords:
         return best | self._share(candidates, room) if room else best
 
     def _share(self, candidates: int, room: int) -> int:
-        """Of these records ``room``, the newest ones of each voice, of all voices as equally many as can be."""
-        by_voice: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-        for slot, record in zip(list_slots(candidates), self._book.records_at(candidates), strict=True):
-            by_voice[find_voice(record.caller)].append((-record.at, slot))
-        newest = sorted(sorted(held) for held in by_voice.values())[:room]
-        newest.sort(key=len)
-        chosen = 0
-        for number, held in enumerate(newest):
-            share = room // (len(newest) - number)
-            for _, slot in held[:share]:
-                chosen |= 1 << slot
-                room -= 1
-        return chosen
+        """Of these records ``room``: the newest ones of each voice, of all as equally many as can be."""
+        slots = list_slots(candidates)
+        records = sorted(zip(self._book.records_at(slots), slots, strict=True), key=_age)
+        by_voice: defaultdict[int, list[int]] = defaultdict(list)
+        newest = [slot for _, slot in records]
+        for slot, voice in zip(newest, self._book.voices_at(newest), strict=True):
+            by_voice[voice].append(slot)
+        voices = sorted(list(by_voice.values())[:room], key=len)
+        chosen: list[int] = []
+        for number, held in enumerate(voices):
+            chosen += held[: (room - len(chosen)) // (len(voices) - number)]
+        return set_bits(chosen)
+
+
+def _age(place: tuple[Experience, int]) -> float:
+    return -place[0].at

@@ -6,7 +6,7 @@ A set of few numbers is held as a set of Python: the bits up to its greatest num
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _MAX_FEW = 64
 """A set of more numbers is held as bits; one of half as many is a set of Python again."""
@@ -50,7 +50,15 @@ class SlotSets:
     def bits(self, key: int) -> int:
         """The set of a key: bit n is set if it has the number n."""
         many = self._many.get(key)
-        return sum(1 << slot for slot in self._few.get(key, ())) if many is None else many
+        return set_bits(self._few.get(key, ())) if many is None else many
+
+
+def set_bits(slots: Collection[int]) -> int:
+    """An integer whose bits of these numbers are set."""
+    content = bytearray(max(slots, default=0) // 8 + 1)
+    for slot in slots:
+        content[slot >> 3] |= 1 << (slot & 7)
+    return int.from_bytes(content, "little")
 
 
 def list_slots(bits: int) -> Sequence[int]:
