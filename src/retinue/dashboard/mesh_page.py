@@ -74,7 +74,7 @@ class MeshPage:
             traffic = draw_traffic(flows, agents, opened, period_s, sizes)
         context = {
             "agents": count,
-            "groups": [_draw_group(name, counts, agents) for name, counts in mapped["sources"].items()],
+            "groups": [draw_group(name, counts, agents) for name, counts in mapped["sources"].items()],
             "mesh": mesh,
             "sources": [] if mesh is None else list(filter(_is_listed, mesh["sources"])),
             "unused": [] if mesh is None else [row["name"] for row in mesh["sources"] if not _is_listed(row)],
@@ -183,7 +183,7 @@ def _host(name: Any) -> str:
     return str(name).partition("://")[2] or str(name)
 
 
-def _draw_group(source: str, counts: Mapping[str, int], agents: Sequence[Json]) -> Json:
+def draw_group(source: str, counts: Mapping[str, int], agents: Sequence[Json]) -> Json:
     """The agents of a source as dots, silent ones last; those of them that have a row are named, too."""
     per_dot = max(1, math.ceil(sum(counts.values()) / MAX_DOTS))
     ordered = sorted(counts.items(), key=lambda item: (item[0] not in HEALTHY, item[0]))
