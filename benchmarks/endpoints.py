@@ -3,8 +3,8 @@
 The hub is a process of its own. Its agents are in its state folder; the registry that lists them is away, so
 that nothing else is at work. A request is sent some times, and the least counts: the processor time of the
 whole request, and in a second hub the longest time that other tasks wait meanwhile. ``/tools/list`` and
-``/resources/list`` of the REST endpoint are asked once, because seed 003 has no pages and the answer is a list
-of half a million skills.
+``/resources/list`` of the REST endpoint are asked once, because seed 003 has no pages and the answer is a
+list of half a million skills.
 """
 
 from __future__ import annotations

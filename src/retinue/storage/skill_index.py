@@ -329,8 +329,7 @@ class SqliteTextIndex:
         words: dict[str, str] = {}
         if new:
             for text in texts:
-                if not all(map(new.isdisjoint, (skill.stems for skill in text.skills))):
-                    words.update(text.read_words())
+                words.update(text.find_words(new))
         return {stem: words.get(stem, stem) for stem in new}
 
     def _note_counts(
@@ -502,11 +501,12 @@ def _prepare(connection: Connection) -> None:
 
 def _merge(connection: Connection) -> None:
     """Add the stored changes to the numbers of the stems."""
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     words: dict[str, str] = {}
     rows = connection.execute("SELECT counts, words FROM search_counts ORDER BY id").fetchall()
     for row in rows:
-        counts.update(orjson.loads(row["counts"]))
+        for stem, skills in orjson.loads(row["counts"]).items():
+            counts[stem] = counts.get(stem, 0) + skills
         words = orjson.loads(row["words"]) | words
     changed = [(stem, words.get(stem, stem), counts[stem]) for stem in sorted(counts) if counts[stem]]
     connection.executemany(_ADD_TERM, changed)

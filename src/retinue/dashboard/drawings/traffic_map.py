@@ -125,8 +125,8 @@ def draw_traffic(
 ) -> TrafficMap:
     """The map of these flows; agents of the source ``opened`` have a box each, all others are folded.
 
-    A mesh of few agents has a box for each. ``sizes`` are the numbers of agents by source, of which ``agents``
-    are some.
+    A mesh of few agents has a box for each. ``sizes`` are the numbers of agents by source, if ``agents`` are
+    not all of them.
     """
     sources = {str(agent["name"]): str(agent.get("source", "")) for agent in agents}
     statuses = {str(agent["name"]): str(agent["status"]) for agent in agents}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -53,14 +53,14 @@ class SkillText:
 class ListingText:
     """All skills of one listing. ``digest`` changes with the text.
 
-    ``read_words`` gives a word for each stem. It costs as much as the stems, and only stems that are new to an
-    index need a word.
+    ``find_words`` gives a word for each of some stems. It reads the fields that have one of them, because
+    only stems that are new to an index need a word.
     """
 
     listing_id: ListingKey
     digest: str
     skills: tuple[SkillText, ...]
-    read_words: Callable[[], Mapping[str, str]]
+    find_words: Callable[[Set[str]], Mapping[str, str]]
 
 
 def render_text(listing: Listing) -> ListingText:
@@ -71,7 +71,7 @@ def render_text(listing: Listing) -> ListingText:
         SkillText(listing.id, skill.id, skill.visibility, (*map(_join, _skill_texts(skill)), agent))
         for skill in record.skills
     )
-    return ListingText(listing.id, text_digest(listing), skills, partial(_read_words, record))
+    return ListingText(listing.id, text_digest(listing), skills, partial(_find_words, record, skills))
 
 
 def text_digest(listing: Listing) -> str:
@@ -90,15 +90,18 @@ def entry_text_digest(entry: Entry) -> str | None:
     return f"{entry.digest} {entry.kinds}" if entry.digest is not None else None
 
 
-def _read_words(record: AgentRecord) -> Mapping[str, str]:
+def _find_words(record: AgentRecord, skills: tuple[SkillText, ...], stems: Set[str]) -> Mapping[str, str]:
     """The last word of each stem: names are read last, because a name is the best word to show."""
-    texts = [_agent_texts(record)]
-    for skill in record.skills:
-        texts += reversed(_skill_texts(skill))
+    fields: list[tuple[str, Iterable[str]]] = []
+    for skill, text in zip(record.skills, skills, strict=True):
+        if not fields:
+            fields.append((text.fields[AGENT_FIELD], _agent_texts(record)))
+        fields += reversed([*zip(text.fields, _skill_texts(skill), strict=False)])
     return {
         stem: word
-        for lines in texts
-        for stem, word in stem_words("\n".join(lines), keep=GREETINGS)
+        for joined, texts in fields
+        if not stems.isdisjoint(joined.split())
+        for stem, word in stem_words("\n".join(texts), keep=GREETINGS)
     }
 
 

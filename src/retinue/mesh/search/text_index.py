@@ -123,13 +123,13 @@ class MemoryTextIndex:
         for text in texts:
             self.remove([text.listing_id])
             self._texts[text.listing_id] = text
-            words: Mapping[str, str] | None = None
+            stems = {stem for skill in text.skills for stem in skill.stems}
+            words = text.find_words(stems.difference(self._postings))
             for at, skill in enumerate(text.skills):
                 self._skills += 1
                 self._length += skill.length
                 for stem in skill.stems:
                     if stem not in self._postings:
-                        words = text.read_words() if words is None else words
                         self._postings[stem] = {}
                         self._words[stem] = words.get(stem, stem)
                         if self._sorted is not None:
