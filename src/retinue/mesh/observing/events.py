@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -93,12 +94,18 @@ class CallEndedEvent:
     place: ListingKey | None = None
     """The id of that listing, which tells agents of one name apart."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
+    _row: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """The event as a flat row without arguments or values, which may hold secrets (P-26).
 
         ``reason`` is the text of the error, without secrets. `RECORDED_ARGUMENTS` are in the row.
         """
+        if not self._row:  # the audit row and the log line have the same
+            self._row.update(self._render())
+        return self._row.copy()
+
+    def _render(self) -> dict[str, Any]:
         call, outcome = self.call, self.outcome
         row: dict[str, Any] = {
             "type": self.type,
