@@ -103,7 +103,7 @@ async def test_schedules_follow_the_digest_that_serves_and_end_with_the_team(
     assert "nightly 1h" in "\n".join(describe_consent(first, "me").render())
 
     await renew_schedules(mesh.get, store, first)
-    assert mesh.added == [{"workflow": "nightly", "name": "words.nightly", "schedule": {"every": "1h"}}]
+    assert mesh.added == [{"workflow": "nightly@words", "name": "words.nightly", "schedule": {"every": "1h"}}]
     mesh.held["words.nightly"] = "paused by local"
     await renew_schedules(mesh.get, store, first)
     assert mesh.held["words.nightly"] == "paused by local"

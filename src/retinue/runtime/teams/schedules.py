@@ -46,7 +46,8 @@ async def renew_schedules(get: Get, store: TeamStore, team: Team, *, only_missin
     for name, schedule in schedules.items():
         if only_missing and not held.get(name, "missing"):
             continue
-        fields: dict[str, Any] = {"workflow": schedule.workflow, "name": name}
+        # the plain name may be that of a workflow of the hub or of another team
+        fields: dict[str, Any] = {"workflow": f"{schedule.workflow}@{team.name}", "name": name}
         if schedule.rule:
             fields["schedule"] = schedule.rule
         await get("add_schedule", fields)

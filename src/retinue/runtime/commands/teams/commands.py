@@ -32,7 +32,6 @@ from retinue.runtime.commands.teams.installed import (
 from retinue.runtime.commands.teams.names import (
     check_import_names,
     check_mesh_names,
-    check_workflow_names,
 )
 from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
@@ -142,7 +141,6 @@ class TeamCommands(TeamViews):
         signer = self._check(pulled, row, options)
         values = find_secrets(self._store, row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
-        check_workflow_names(team, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo, is_running=True)
             return await self._renew_secrets(row, team, values, echo)
@@ -220,7 +218,6 @@ class TeamCommands(TeamViews):
             check_programs(team)
             values = find_secrets(self._store, row, team, None)
             check_import_names(team, self._settings, self._state)
-            check_workflow_names(team, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
                 return await self._follow(row, team, echo)

@@ -85,7 +85,7 @@ class FollowedRollouts:
         self._process.dispatcher.rollouts = self.rollouts
         self._directory.find_hidden = self.rollouts.find_hidden
         if (starter := self._find_starter()) is not None and starter.chains is None:
-            starter.chains = _choose_for_runs(starter, self.rollouts)
+            starter.chains = _choose_for_runs(starter, self.rollouts, self._process.state)
 
     def _is_member(self, entry: Entry) -> bool:
         """Whether an agent with the tag of a digest was published in this state, under a locked name.
@@ -141,16 +141,14 @@ def _list_names(state: State, stored: Mapping[str, StoredRollout]) -> dict[str, 
     return names
 
 
-def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
+def _choose_for_runs(starter: RunStarter, rollouts: Rollouts, state: State) -> ChainChoice:
     """What lets runs keep the digests of their chain, with the workflows of them."""
     from retinue.hub.workflows import ChainChoice
     from retinue.runtime.shelves import TeamShelf
 
     def library_of(trace: TraceContext) -> Library:
         chosen = rollouts.read_choice(trace)
-        return starter.library.with_shelves(
-            lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
-        )
+        return starter.library.with_teams(TeamShelf(state, chosen))
 
     return ChainChoice(rollouts.begin, rollouts.mark_run, library_of, rollouts.list_choices)
 
@@ -312,7 +310,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         name: str, given: Mapping[str, Any], principal: Principal, trace: TraceContext
     ) -> None:
         starter = process.get(RunStarter)
-        loaded = await starter.load(name, trace)
+        loaded = await starter.load(name, trace, principal)
         started = await starter.start(loaded, loaded.definition, dict(given), principal, trace)
         record = await starter.runs.finish(started.record.id)
         if record.status != "done":
