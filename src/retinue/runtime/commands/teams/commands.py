@@ -244,7 +244,8 @@ class TeamCommands(TeamViews):
         former = self._store.read_rows().get(name)
         with self._store.changing(name) as row:
             if row.active is not None:
-                self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
+                stopped = replace(row, active=None, before=row.active, names=(), rollout={})
+                self._store.write_row(replace(stopped, is_unscheduled=False))
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -350,6 +351,10 @@ class TeamCommands(TeamViews):
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-            self._store.settle(started, team.claims)
-            await renew_schedules(client.get, self._store, team)
+            # if this command is killed now, the hub adds the schedules
+            has_schedules = bool(list_schedule_names(self._store, team.name))
+            self._store.settle(replace(started, is_unscheduled=has_schedules), team.claims)
+            if has_schedules:
+                await renew_schedules(client.get, self._store, team)
+                self._store.change_row(team.name, lambda current: replace(current, is_unscheduled=False))
         return StartedTeam(team, programs, checks, before=row.active)

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,6 +26,7 @@ from retinue.parts.process import Process
 from retinue.runtime.factories import HOME_SOURCE
 from retinue.runtime.imports.files import is_import_source
 from retinue.runtime.parts.children import find_teams_change
+from retinue.runtime.parts.teams.missing_schedules import MissingSchedules, begin_chain, call_hub
 from retinue.runtime.serving import end_task
 
 if TYPE_CHECKING:  # only states with rollouts load these
@@ -212,6 +214,7 @@ class RolloutsPart(Part):
             begin_again(process.state, time.time())
         followed.look()  # before the first program starts
         recording = FollowedRecording(process)
+        schedules = MissingSchedules(process)
         tasks: dict[str, asyncio.Task[None]] = {}
         is_ready = asyncio.Event()
 
@@ -220,6 +223,8 @@ class RolloutsPart(Part):
                 await asyncio.sleep(LOOK_S)
                 followed.look()
                 recording.look()
+                if self._leads and is_ready.is_set():
+                    await schedules.look()
                 if self._leads and is_ready.is_set() and followed.rollouts is not None:
                     for rollout in followed.rollouts.rollouts:
                         if rollout.team not in tasks or tasks[rollout.team].done():
@@ -277,19 +282,14 @@ def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
 
 
 def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
-    from retinue.core.call import Call, new_id
-    from retinue.core.record import HUB_NAME
     from retinue.hub.workflows import RunStarter
     from retinue.mesh.directory.rollouts import CHOSEN, OtherCalls
-    from retinue.mesh.guard.trace_guard import new_trace
     from retinue.runtime.lazy_runs import LazyRuns
     from retinue.runtime.teams.rolling import MeshOfRollout
     from retinue.runtime.teams.schedules import renew_schedules
     from retinue.runtime.teams.store import TeamStore
-    from retinue.web.security import LOCAL_TOKEN
 
     directory, dispatcher = process.get(Directory), process.dispatcher
-    guard = dispatcher.admission.guard
     exams = process.find(ExamBook)
 
     async def open_record(entry: Entry) -> Any:
@@ -328,19 +328,12 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
                 held.append(record.id)
         return held
 
-    async def get(skill: str, arguments: Mapping[str, Any]) -> Any:
-        call = Call(new_id(), skill, arguments, LOCAL_TOKEN, "team", begin_chain(), HUB_NAME)
-        return (await dispatcher.dispatch(call)).get()
-
     async def renew(team: Team) -> None:
-        await renew_schedules(get, TeamStore(process.state), team)
+        await renew_schedules(call_hub(process), TeamStore(process.state), team)
 
     async def count_elsewhere(mark: str) -> int:
         others = process.find(OtherCalls)
         return 0 if others is None else await others.count(mark)
-
-    def begin_chain() -> TraceContext:
-        return new_trace().with_allowance(guard.new_trace_allowance)
 
     return MeshOfRollout(
         rollouts=rollouts,
@@ -353,6 +346,6 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         run_workflow=run_workflow,
         list_runs=list_runs,
         renew_schedules=renew,
-        begin_chain=begin_chain,
+        begin_chain=partial(begin_chain, process),
         apply=followed.apply,
     )
