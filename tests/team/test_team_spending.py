@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 from click.testing import CliRunner
 
@@ -30,6 +32,7 @@ async def test_spending_and_reservations_are_those_that_limit_the_models(
     teams: TeamCommands, state: State, write_team: WriteTeam
 ) -> None:
     limits = "[budget]\nmax_cost_per_day = 5.0\nmax_tokens_per_day = 100000\n"
+    limits += '[llm.m]\nprovider = "anthropic"\nmodel = "claude-sonnet-5-5"\n'
     team = await start(teams, state, write_team, limits)
     assert read_team_spending(state, team)["cost_usd"] == 0.0
 
@@ -47,10 +50,16 @@ async def test_spending_and_reservations_are_those_that_limit_the_models(
     shown = "$1.2500 of $5 ($0.5000 reserved), 1,200 of 100,000 tokens (3,000 reserved) on "
     (known,) = await list_known(state)
     assert known["budget"]["text"].startswith(shown)
+    output = await asyncio.to_thread(show, state, "words")
+    assert f"budget     {shown}" in output
+    as_json = await asyncio.to_thread(show, state, "words", "--json")
+    assert orjson.loads(as_json)["teams"][0]["budget"] == known["budget"]
+
+
+def show(state: State, *arguments: str) -> str:
+    """What ``retinue team`` prints."""
     environment = {"RETINUE_HOME": str(state.root)}
-    assert f"budget     {shown}" in CliRunner().invoke(program, ["team", "words"], env=environment).output
-    done = CliRunner().invoke(program, ["team", "words", "--json"], env=environment)
-    assert orjson.loads(done.output)["teams"][0]["budget"] == known["budget"]
+    return CliRunner().invoke(program, ["team", *arguments], env=environment).output
 
 
 async def test_a_team_without_a_budget_shows_none(
