@@ -30,6 +30,7 @@ from retinue.mesh.history.records import (
     SkillKey,
     Verdict,
     find_voice,
+    name_agent,
     skill_digest,
 )
 from retinue.mesh.history.wishes import WishBook, WishPolicy
@@ -117,7 +118,8 @@ def read_ended_call(event: CallEndedEvent) -> EndedCall | None:
     if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
         return None
     caller, is_member = call.principal.id, names_itself(call.principal)
-    return EndedCall(call.trace.id, call.skill, str(outcome.agent), caller, is_member, verdict, call.run_step)
+    agent = name_agent(str(outcome.agent), event.place)
+    return EndedCall(call.trace.id, call.skill, agent, caller, is_member, verdict, call.run_step)
 
 
 class SearchHistory:
@@ -234,11 +236,12 @@ class SearchHistory:
         search = _Search(_make_id(), principal.id, stems, self._monotonic())
         for entry, skill_id in list(hits)[:_MAX_LISTED]:
             offer = self._describe(entry, skill_id)
-            place = (entry.name, skill_id)
-            known = search.offers.get(place)
-            if offer is not None:
-                # of two agents of one name the outcome of a call does not tell which one it was
-                search.offers[place] = offer if place not in search.offers or known == offer else None
+            if offer is None:
+                continue
+            for place in {(entry.name, skill_id), (offer.key.agent, skill_id)}:
+                # of two agents of one name the outcome of a call may not tell which one it was
+                known = search.offers.get(place, offer)
+                search.offers[place] = offer if known == offer else None
         caller = self._callers.hash(principal)
         held = self._find_searches(caller)
         held.setdefault(caller, deque(maxlen=_MAX_SEARCHES)).append(search)
@@ -416,7 +419,9 @@ class SearchHistory:
     # inside
 
     def _list_entries(self, key: SkillKey) -> list[Entry]:
-        return [entry for entry in self._list_named(key.agent) if entry.source == key.source]
+        named = self._list_named(key.agent.partition("@")[0])
+        agent = (key.source, key.agent)
+        return [entry for entry in named if (entry.source, name_agent(entry.name, entry.id)) == agent]
 
     def _put(self, record: Experience) -> None:
         self._changed[record.id] = record
@@ -481,7 +486,7 @@ class SearchHistory:
             skill = self._find_skill(entry, skill_id)
             if skill is None:
                 return None
-            key = SkillKey(entry.source, entry.name, skill_id)
+            key = SkillKey(entry.source, name_agent(entry.name, entry.id), skill_id)
             offer = _Offer(key, skill_digest(skill), skill.hints.read_only, skill.is_repeatable)
             if entry.digest is not None:
                 self._digests[known] = offer
