@@ -19,6 +19,7 @@ import urllib3
 
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.mcp.clients import read_result
 from tests.processes.commands import run_command
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
@@ -31,7 +32,8 @@ _ONCE = {"connection": "close"}
 
 
 def _metrics(url: str) -> str:
-    return urllib3.request("GET", f"{url}/metrics", headers=_ONCE, retries=False).data.decode()
+    reply = urllib3.request("GET", f"{url}/metrics", headers=_ONCE, timeout=120.0, retries=False)
+    return reply.data.decode()
 
 
 def _calls(url: str, count: int) -> list[float]:
@@ -116,7 +118,7 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
             "the next leader goes on with the run",
         )
         assert is_running(hub.process.pid)
-        wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again")
+        wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again", limit_s=180.0)
         left = serving | descendants(hub.process.pid)
         assert hub.end(signal.SIGTERM) == 0
         wait_until(lambda: not any(map(is_running, left)), "all of them have ended")
@@ -278,8 +280,7 @@ class _Client:
     def _post(self, path: str, request: object, head: Mapping[str, str]) -> Any:
         accept = {"accept": "application/json, text/event-stream"}
         reply = self._pool.request("POST", path, json=request, headers={**accept, **head})
-        text = reply.data.decode().removeprefix("event: message\r\ndata: ")
-        return reply, json.loads(text) if text else None
+        return reply, read_result(reply.data) if reply.data else None
 
     def knows_agent(self) -> bool:
         return "result" in self._call_tool("asking__echo", {"text": "a"}, {})
