@@ -53,7 +53,7 @@ async def test_a_name_of_two_teams_is_told_with_the_team(library: Library) -> No
     assert await list_names(library) == ["edit@news", "edit@words", "part@news", "part@words"]
     for team in ("news", "words"):
         by_name, by_chain = await library.get(f"edit@{team}"), await library.get("edit", team=team)
-        assert (by_name.team, by_name.name, by_name) == (team, f"edit@{team}", by_chain)
+        assert (by_name.team, by_name.shown_as, by_name) == (team, f"edit@{team}", by_chain)
         nested = (await bundle(library, by_name)).nested["part"]
         assert nested.definition.steps[0].with_ == {"team": team}
     with pytest.raises(UnknownWorkflowError) as caught:
@@ -67,14 +67,14 @@ async def test_a_name_of_one_team_stays_plain(library: Library, state: State) ->
     store = TeamStore(state)
     store.write_row(replace(store.read_rows()["words"], active=None))
     assert await list_names(library) == ["edit", "part"]
-    assert {(await library.get(name)).name for name in ("edit", "edit@news")} == {"edit"}
+    assert {(await library.get(name)).shown_as for name in ("edit", "edit@news")} == {""}
 
 
 async def test_a_workflow_of_the_hub_has_the_plain_name(library: Library, folder: Path) -> None:
     (folder / "edit.yaml").write_text("name: edit\nsteps: [{id: own, skill: count}]\n")
     assert await list_names(library) == ["edit", "edit@news", "edit@words", "part@news", "part@words"]
     assert (await library.get("edit")).team == ""
-    assert (await library.get("edit", team="words")).name == "edit@words"
+    assert (await library.get("edit", team="words")).shown_as == "edit@words"
 
 
 async def test_one_run_has_no_two_workflows_of_one_plain_name(library: Library, folder: Path) -> None:

@@ -217,7 +217,7 @@ class RunStarter:
                 run_id=stored_id,
                 origin=origin,
                 nested=bundled.nested,
-                name=loaded.name,
+                name=loaded.shown_as,
             )
         except RunConflictError as error:
             raise error.named(run or "") from None

@@ -77,7 +77,7 @@ class _Plan:
 
     @property
     def name(self) -> str:
-        return self.loaded.name
+        return self.loaded.shown_as or self.definition.name
 
     def complete(self, result: OrchestrationResult) -> OrchestrationResult:
         """A result, new or cached, with the reasons why this request got its workflow."""

@@ -110,7 +110,7 @@ class Loaded:
 
     ``digest`` is that of the artifact it came in, where it came in one. ``is_own`` = it is stored in this
     state, so that only its owner can have written it. ``team`` is the team that it belongs to, and
-    ``shown_as`` its name in the mesh where that is not the one of its definition.
+    ``shown_as`` its name in the mesh, ``NAME@TEAM``, where another workflow has that of its definition.
     """
 
     definition: Definition
@@ -119,11 +119,6 @@ class Loaded:
     is_own: bool = False
     team: str = ""
     shown_as: str = ""
-
-    @property
-    def name(self) -> str:
-        """Its name in the mesh: ``NAME@TEAM`` where another workflow has the name, too."""
-        return self.shown_as or self.definition.name
 
 
 def load(
