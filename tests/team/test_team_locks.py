@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from retinue.runtime.teams.environments import (
     find_python_program,
     read_licences,
     render_requirements,
+    sweep,
 )
 from retinue.runtime.teams.programs import FILES
 from retinue.runtime.teams.store import TeamStore
@@ -29,6 +33,7 @@ from retinue.storage.state import State
 from retinue.team.definition import TeamAgent
 from retinue.team.lock import LockedSkill
 from retinue.team.packages import list_packages
+from tests.processes.running import wait_until
 from tests.team.conftest import WriteTeam
 
 INTEGRITY = "sha512-" + "a" * 86 + "=="
@@ -197,3 +202,37 @@ async def test_packages_of_several_locks_are_installed_at_once(
     monkeypatch.setattr(Environments, "make_npm", lambda *_: both.wait())
     make_environments(TeamStore(state), team, {})
     assert not both.broken
+
+
+def test_what_a_killed_installation_left_is_removed_when_its_installers_have_ended(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "team-environments"
+    script = """
+import subprocess, sys
+from pathlib import Path
+from retinue.runtime.teams import environments
+
+def install(arguments, **options):
+    # the installer goes on when its command is killed
+    subprocess.Popen(["sleep", "1000"], pass_fds=options["pass_fds"])
+    print(Path.cwd(), flush=True)
+    sys.stdin.read()
+
+environments.subprocess.run = install
+environments.Environments(Path(sys.argv[1]), {}).make_npm(b"{}", b"{}")
+"""
+    command = [sys.executable, "-c", script, str(root)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as killed:
+        assert killed.stdout is not None
+        killed.stdout.readline()
+        sweep(root)
+        (place,) = root.glob("npm/.making-*")
+        killed.kill()
+        killed.wait()
+        sweep(root)
+        assert place.exists(), "the installer still writes there"
+        os.killpg(killed.pid, signal.SIGKILL)
+    wait_until(lambda: not (sweep(root), place.exists())[1], "the folder is removed")

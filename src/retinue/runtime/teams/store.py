@@ -29,6 +29,7 @@ from retinue.storage.files import (
     hold_lock,
     make_folder,
     refuse_gone,
+    remove_leftovers,
     replace_file,
     storage_errors,
     sync_folder,
@@ -196,6 +197,7 @@ class TeamStore:
         """The rows as a document, which is written at the end unless an error is raised."""
         self._prepare()
         with storage_errors(self.rows_file), hold_lock(Path(f"{self.rows_file}.lock"), mode=_PRIVATE):
+            remove_leftovers(self.root, self.rows_file.name)
             document = _read_object(self.rows_file)
             content = orjson.dumps(document, option=orjson.OPT_INDENT_2)
             yield document
@@ -221,6 +223,7 @@ class TeamStore:
         try:
             for leftover in folder.glob(f"{_INCOMING}*"):
                 _remove(leftover)
+            remove_leftovers(folder)
             row = self.read_rows().get(name, TeamRow(name))
             if not row.is_settled:
                 self._put_back(name, "its command was killed before it had passed its check")
