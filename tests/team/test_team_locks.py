@@ -13,9 +13,10 @@ import orjson
 import pytest
 
 from retinue.core.errors import InvalidSettingError, TeamRefusedError
+from retinue.core.text import hide_always
 from retinue.runtime.commands.teams import locking
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
-from retinue.runtime.commands.teams.import_tools import check_tools
+from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import make_environments
 from retinue.runtime.commands.teams.locking import check_package_lock, describe_agent, lock_team
 from retinue.runtime.commands.teams.source import read_source
@@ -236,3 +237,24 @@ environments.Environments(Path(sys.argv[1]), {}).make_npm(b"{}", b"{}")
         assert place.exists(), "the installer still writes there"
         os.killpg(killed.pid, signal.SIGKILL)
     wait_until(lambda: not (sweep(root), place.exists())[1], "the folder is removed")
+
+
+async def test_the_error_of_an_import_that_prints_its_environment_and_its_arguments_hides_the_secrets(
+    tmp_path: Path,
+) -> None:
+    key = "k3y-of/the service\nits second line"
+    hide_always([key])
+    script = "import os, sys; sys.stderr.write(repr(dict(os.environ)) + sys.argv[1]); sys.exit(3)"
+    with pytest.raises(InvalidSettingError) as failure:
+        await read_tools(
+            "pets",
+            (sys.executable, "-c", script, key),
+            {"KEY": key},
+            {"PATH": os.environ["PATH"]},
+            tmp_path,
+            within_s=60.0,
+        )
+    shown = f"{failure.value.message} {failure.value.remedy}"
+    assert "***" in shown
+    assert "k3y-of" not in shown
+    assert "second line" not in shown

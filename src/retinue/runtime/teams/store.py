@@ -25,6 +25,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError
+from retinue.core.text import hide_always, hide_tokens
 from retinue.storage.files import (
     hold_lock,
     make_folder,
@@ -176,6 +177,7 @@ class TeamStore:
 
     def _put_back(self, name: str, reason: str) -> None:
         """Write the row before a command, and why the digest that it started does not serve."""
+        reason = hide_tokens(reason)
         with self._changing_rows() as document:
             row = self._parse_rows(document).get(name)
             if row is None or row.is_settled:
@@ -297,18 +299,28 @@ class TeamStore:
     def read_secrets(self, row: TeamRow, digest: str) -> dict[str, str]:
         """The values of the secrets of a digest; {} for one that has none."""
         path = self._secrets_file(row.name, row.secrets.get(digest))
-        return {key: str(value) for key, value in _read_object(path).items()}
+        values = {key: str(value) for key, value in _read_object(path).items()}
+        hide_always(values.values())
+        return values
 
     def keep_secrets(self, name: str, values: Mapping[str, str]) -> str:
         """Write the values of the secrets of a digest to a file that only the owner reads; returns its id.
 
         The values count when the id is in the row of the team. The file is never changed.
         """
+        hide_always(values.values())
         file = secrets.token_hex(8)
         path = self._secrets_file(name, file)
         with storage_errors(path):
             replace_file(path, orjson.dumps(dict(values)), mode=_PRIVATE)
         return file
+
+    def hide_secrets(self) -> None:
+        """Let no log line, audit row or error text of this process show the secrets of teams."""
+        for row in self.read_rows().values():
+            for digest in row.secrets:
+                with suppress(StateDamagedError):
+                    self.read_secrets(row, digest)
 
     def remove_secrets(self, name: str, file: str | None) -> None:
         """Remove a file of secrets that no row names any more."""
