@@ -76,12 +76,12 @@ async def test_a_pulled_file_is_published_elsewhere_with_digest_and_signature(
 
 
 async def test_a_registry_without_referrers_keeps_the_signature_under_its_tag(
-    teams: TeamCommands, write_team: WriteTeam, state: State, docker_registry_url: str
+    teams: TeamCommands, write_team: WriteTeam, state: State, each_registry_url: str
 ) -> None:
     team = (await teams.pack(write_team(), registry=None, output=None)).team
-    host = docker_registry_url.removeprefix("http://")
+    host = each_registry_url.removeprefix("http://")
     async with HttpClient() as http:
-        target = HttpRegistry(docker_registry_url, http)
+        target = HttpRegistry(each_registry_url, http)
         report = await mirror(LayoutRegistry(state.registry), target, repositories=["teams/words"])
         assert [copied.tag for copied in report.copied] == ["1.0.0", signature_tag(team.digest)]
     pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
