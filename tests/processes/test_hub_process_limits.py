@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import uuid
@@ -76,6 +77,7 @@ _LIMITS = {
     "RETINUE_LIMITS__IN_FLIGHT": str(_IN_FLIGHT),
     "RETINUE_TRACE__CALLS": str(_CHAIN),
 }
+_UP = re.compile(r'^retinue_hub_process_up\{number="(\d)"\} 1\.0$', re.MULTILINE)
 _NO_LIMITS = {"RETINUE_LIMITS__IN_FLIGHT": "1000"}
 
 
@@ -130,6 +132,11 @@ class _Hub:
             lambda: len(set(filter(is_running, self._children(fork_server))) - {killed}) == _PROCESSES,
             "another process is started",
         )
+
+    def list_serving(self) -> set[str]:
+        """The numbers of the processes that take connections."""
+        reply = urllib3.request("GET", f"{self._url}/metrics", headers={"connection": "close"}, retries=False)
+        return set(_UP.findall(reply.data.decode()))
 
     def _find_leader(self, processes: set[int]) -> int:
         lock = (self._home / "hub-leader.lock").stat().st_ino
@@ -220,6 +227,8 @@ def _exceed_a_rate_and_repeat_a_key(hub: _Hub, tmp_path: Path) -> None:
 
 def _exceed_a_chain(hub: _Hub, tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     """The calls of a chain count together, whichever process gets them."""
+    # a chain that begins while its process still starts would be counted anew by it
+    wait_until(lambda: hub.list_serving() == {"0", "1"}, "the process that was started last serves")
     token, trace = hub.make_caller(), {"x_openstarry_trace_id": uuid.uuid4().hex}
     begun = pool.submit(hub.call, token, "wait", "chain", **trace)
     wait_until(lambda: _count(tmp_path, "chain") == 1, "the first call of the chain runs")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.mcp.clients import connect, texts
 from tests.ports import reserve_port
-from tests.processes.running import Program, descendants, get, is_free, is_running, program
+from tests.processes.running import Program, descendants, get, is_free, is_running, program, wait_until
 from tests.requirements import requirement
 
 
@@ -84,7 +84,7 @@ async def test_the_demo_moves_all_its_ports_if_one_is_taken(tmp_path: Path) -> N
             assert len(children) >= 2
             assert await asyncio.to_thread(demo.end, signal.SIGINT) == 0, demo.output
             # not the ports: a demo of a test beside this one may have taken them
-            assert not any(map(is_running, children))
+            await asyncio.to_thread(wait_until, lambda: not any(map(is_running, children)), "its agents end")
         finally:
             demo.close()
 

@@ -13,7 +13,7 @@ from retinue.storage.state import State
 from tests.processes.running import execute, program
 
 CALLS = 20
-NO_BATCH_ENDS = "from retinue.mesh import events\n\nevents.BATCH_S = 3600.0\n"
+NO_BATCH_ENDS = "from retinue.mesh.observing import events\n\nevents.BATCH_S = 3600.0\n"
 """With batches of an hour, nothing is written but what the end of the process writes."""
 
 

@@ -99,7 +99,10 @@ def test_failures_alone_can_be_asked_for_and_an_agent_of_another_name_has_no_lin
     (failed,) = [row for row in mesh.logs("--failed") if row["event"] == "call"]
     assert (failed["skill"], failed["status"], failed["agent"]) == ("fail", "failed", "chatty-agent")
     assert mesh.logs("--agent", "other-agent") == []
-    assert {row["source"] for row in mesh.logs("--agent", "chatty-agent")} == {"hub", "chatty-agent"}
+    wait_until(
+        lambda: {row["source"] for row in mesh.logs("--agent", "chatty-agent")} == {"hub", "chatty-agent"},
+        "the output of the agent is written, too",
+    )
     assert len(mesh.logs("-n", "1")) == 1
 
 

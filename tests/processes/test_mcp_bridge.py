@@ -18,10 +18,9 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from retinue.storage.state import State
-from tests.processes.running import is_running, program, wait_until, write_agent
+from tests.processes.running import WAIT_S, is_running, program, wait_until, write_agent
 from tests.requirements import requirement
 
-WAIT_S = 60.0
 both_eras = pytest.mark.parametrize("mode", ["legacy", "auto"])
 
 

@@ -16,7 +16,7 @@ from mcp import Client
 from tests.llm.programs import answer, read_calls, write_program
 from tests.llm.vendors import INPUT_TOKENS, Fail, Hang, Say, VendorServer, vendor
 from tests.processes.commands import run_command
-from tests.processes.running import Program, execute, is_running, program, wait_until
+from tests.processes.running import WAIT_S, Program, execute, is_running, program, wait_until
 
 KEY = "sk-very-secret-0123456789abcdef"
 
@@ -134,8 +134,14 @@ def _check_hub(tmp_path: Path, home: Path, path: str, server: VendorServer) -> N
         assert "no GEMINI_API_KEY, and no gemini command found" in missing
         assert "set GEMINI_API_KEY or install gemini" in missing
         token = (home / "keys" / "local.token").read_text().strip()
+        # a model that a slow machine started at the second attempt is asked later whether it is there
+        wait_until(
+            lambda: all(
+                list_agents(url, token)[name]["status"] == "available" for name in ("claude", "mine")
+            ),
+            "both models are available",
+        )
         rows = list_agents(url, token)
-        assert rows["claude"]["status"] == rows["mine"]["status"] == "available"
         assert rows["gemini"]["status"] == "unavailable"
         assert rows["gemini"]["reason"].endswith("; set GEMINI_API_KEY or install gemini")
         assert execute(url, "plan", {"prompt": "x"}, token)["result"] in (
@@ -241,7 +247,7 @@ async def test_cancelling_a_call_over_mcp_ends_the_request_to_the_model(
                 if message:
                     told.set()
 
-            async with asyncio.timeout(30), Client(f"{url}/mcp") as client:
+            async with asyncio.timeout(WAIT_S), Client(f"{url}/mcp") as client:
                 call = asyncio.create_task(
                     client.call_tool("mine__plan", {"prompt": "x"}, progress_callback=note)
                 )
@@ -259,7 +265,7 @@ async def test_the_error_of_a_provider_reaches_the_client_with_its_remedy_and_wi
         with start_hub(tmp_path, path, server, "--bare") as hub:
             url = await asyncio.to_thread(hub.url_in, "hub at")
             await asyncio.to_thread(wait_for_models, hub)
-            async with asyncio.timeout(30), Client(f"{url}/mcp") as client:
+            async with asyncio.timeout(WAIT_S), Client(f"{url}/mcp") as client:
                 result = await client.call_tool("mine__plan", {"prompt": "x"})
             text = result.content[0].text  # type: ignore[union-attr]
             assert result.is_error

@@ -22,7 +22,7 @@ from retinue.storage.files import check_room, storage_errors
 from retinue.storage.state import HUB_VARIABLE, HubAddress, State
 from retinue.web.http_client import HttpClient
 
-START_WITHIN_S = 30.0
+START_WITHIN_S = 60.0
 READY_WITHIN_S = 10.0
 _POLL_S = 0.05
 _SHOWN_LOG_LINES = 3
