@@ -236,7 +236,12 @@ environments.Environments(Path(sys.argv[1]), {}).make_npm(b"{}", b"{}")
         sweep(root)
         assert place.exists(), "the installer still writes there"
         os.killpg(killed.pid, signal.SIGKILL)
-    wait_until(lambda: not (sweep(root), place.exists())[1], "the folder is removed")
+
+    def is_removed() -> bool:
+        sweep(root)
+        return not place.exists()
+
+    wait_until(is_removed, "the folder is removed")
 
 
 async def test_the_error_of_an_import_that_prints_its_environment_and_its_arguments_hides_the_secrets(
