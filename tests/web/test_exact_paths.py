@@ -28,6 +28,12 @@ ROUTES = [
     Mount("/ui", routes=[Route("/page", named("page"))]),
     Route("/ui/page", named("behind a mount")),
     Route("/slash/", named("slash")),
+    Route("/agents/{agent}/mcp", named("second"), methods=["GET", "POST"]),
+    Route("/agents/{agent}/card", named("card"), methods=["GET"]),
+    Route("/rooms/{room:int}/card", named("number"), methods=["GET"]),
+    Route("/rooms/{rest:path}", named("rest"), methods=["GET"]),
+    Route("/rooms/{room}/map", named("never"), methods=["GET"]),
+    Route("/agents/me/card", named("never"), methods=["GET"]),
 ]
 
 
@@ -69,6 +75,14 @@ async def ask(app: Router, method: str, path: str, root: str) -> tuple[int, byte
         "/slash",
         "/",
         "/mcp/mcp",
+        "/agents/other/card",
+        "/agents/me/card",
+        "/agents//card",
+        "/agents/other/card/",
+        "/agents/a b\n/card",
+        "/rooms/7/card",
+        "/rooms/seven/card",
+        "/rooms/7/map",
     ],
 )
 def test_every_path_is_answered_as_by_the_routes_in_order(path: str, method: str, root: str) -> None:
@@ -81,3 +95,11 @@ def test_a_literal_path_does_not_try_the_routes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Route, "matches", None)
     assert asyncio.run(ask(router, "POST", "/mcp", ""))[1] == b"mcp {}"
     assert asyncio.run(ask(router, "GET", "/mcp", ""))[1] == b"stream {}"
+
+
+def test_a_parameter_between_two_names_does_not_try_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Route("/agents/{agent}/card", named("card"), methods=["GET"])
+    router = ExactPathRouter([*ROUTES[:4], card, *ROUTES[4:]])
+    monkeypatch.setattr(Route, "matches", None)
+    assert asyncio.run(ask(router, "POST", "/agents/x/mcp", ""))[1] == b"relay {'agent': 'x'}"
+    assert asyncio.run(ask(router, "GET", "/agents/x/card", ""))[1] == b"card {'agent': 'x'}"

@@ -33,6 +33,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import find_nonfinite, find_unencodable
 from retinue.core.parts import read_parts
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall, TraceSigner
@@ -191,7 +192,7 @@ class HubCalls:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class CallTarget:
     """The target of a request; ``name`` is used in error texts."""
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -104,6 +105,7 @@ class CallEndedEvent:
     place: ListingKey | None = None
     """The id of that listing, which tells agents of one name apart."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
+    _row: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """The event as a flat row without arguments or values, which may hold secrets (P-26).
@@ -111,6 +113,11 @@ class CallEndedEvent:
         ``reason`` is the text of the error, without secrets. `RECORDED_ARGUMENTS` are in the row. ``team`` is
         that of an agent that calls for itself.
         """
+        if not self._row:  # the audit row and the log line have the same
+            self._row.update(self._render())
+        return self._row.copy()
+
+    def _render(self) -> dict[str, Any]:
         call, outcome = self.call, self.outcome
         row: dict[str, Any] = {
             "type": self.type,

@@ -7,13 +7,12 @@ process that refuses it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
+from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import HUB_NAME
 from retinue.mcp.codec.messages import is_modern
 from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER
@@ -26,8 +25,8 @@ READ_BYTES = 64 * 1024
 """A longer body is not read here; the leader answers the request."""
 
 _TRACE_KEY = TRACE_ID.decode()
-_NAMES = re.compile(rb"requestState|x-openstarry-trace-id", re.IGNORECASE)
-"""What a body of MCP has that names a process; others are not parsed for it."""
+_STATE = b"requestState"
+"""What a body of MCP has that names a process, besides the id of a trace; others are not parsed for it."""
 
 _CHANGES_NOTHING = frozenset(
     {
@@ -54,7 +53,7 @@ _AGENTS = "/agents/"
 _SESSION, _VERSION = SESSION_HEADER.encode(), VERSION_HEADER.encode()
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class RequestHead:
     """A POST whose answer may come from any process; ``agent`` None = to the hub's own endpoint."""
 
@@ -115,7 +114,7 @@ def find_name(head: RequestHead, body: bytes | None) -> bytes | None:
         named = message.get("taskId") or (None if message else params.get("taskId") or params.get("id"))
         claims: list[Any] = [named, trace_id, _find_trace(message.get("metadata"))]
         claims.append(_find_trace(params.get("metadata")))
-    elif trace_id is not None or _NAMES.search(body) is None:
+    elif trace_id is not None or not (_STATE in body or TRACE_ID in body.lower()):
         return trace_id
     else:
         params = read_params(body)

@@ -25,6 +25,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import MAX_DEPTH, decode_json, is_nested_deeper, name_shape
 from retinue.core.parts import PARTS_KEY
+from retinue.core.quick_dataclass import quick_dataclass
 
 RequestId = str | int | float | None
 
@@ -48,7 +49,7 @@ _EXACT_FLOAT = 2**53
 """From here on, an integer that was parsed as a float may have lost digits."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Request:
     """One request; ``params`` is an object or a list, ``{}`` when absent."""
 
@@ -66,7 +67,7 @@ class Malformed:
     error: RetinueError
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class ResultReply:
     """A success reply; ``parts`` is its member of that name beside the result, None when absent."""
 
