@@ -9,6 +9,7 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError
 from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.manifest import EMPTY_CONFIG, MANIFEST_TYPE
 from retinue.oci.codec.reference import Reference
 from retinue.oci.codec.referrers import parse_referrers
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -87,3 +88,17 @@ async def test_a_registry_without_referrers_keeps_the_signature_under_its_tag(
     pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
     assert pulled.verify(CardKeys(state.keys).trusted()).owner == "this state"
     assert {file.path for file in await pulled.pull_files()} == {row.path for row in team.files}
+
+
+def test_a_row_with_the_type_of_the_config_is_looked_at_too() -> None:
+    rows = [
+        {
+            "mediaType": MANIFEST_TYPE,
+            "digest": f"sha256:{number * 64}",
+            "size": 1,
+            "artifactType": artifact_type,
+        }
+        for number, artifact_type in (("1", EMPTY_CONFIG.media_type), ("2", SIGNATURE_TYPE), ("3", "a/b"))
+    ]
+    listed = parse_referrers(orjson.dumps({"manifests": rows}), SIGNATURE_TYPE, where="x")
+    assert [row.digest[7] for row in listed] == ["1", "2"]
