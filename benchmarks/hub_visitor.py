@@ -24,7 +24,7 @@ class Visitor:
 
     def __init__(self, url: str, token: str) -> None:
         place = urlsplit(url)
-        self._connection = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=60)
+        self._connection = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=300)
         self._headers = {"authorization": f"Bearer {token}", "accept": "text/html"}
 
     def read(self, path: str) -> bytes:

@@ -23,7 +23,7 @@ def running(tmp_path: Path, retinue_home: Path) -> Iterator[Running]:
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         with program("serve", "shop.py", cwd=tmp_path) as agent:
-            agent.wait_for("5 skills")
+            agent.wait_for("published")
             yield Running(
                 tmp_path, url, hub, agent, (retinue_home / "keys" / "local.token").read_text().strip()
             )

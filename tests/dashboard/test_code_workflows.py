@@ -93,6 +93,6 @@ async def test_a_run_whose_code_no_worker_has_needs_a_person() -> None:
     row = {"run": "mine", "workflow": "waits", "missing_code": "flows.py:waits (sha256:1…)"}
     hub: Any = Hub()
     member = Principal("ada", "token", frozenset({"mesh"}))
-    attention = await find_attention(hub, member, [], [row, {"run": "other"}])
+    attention = await find_attention(hub, member, {"agents": [], "sources": {}}, [row, {"run": "other"}])
     assert attention.without_code == [row]
     assert attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retinue.dashboard.drawings.shapes import draw_dots, place_spiral
-from retinue.dashboard.mesh_page import MAX_BOXES, draw_mesh
+from retinue.dashboard.mesh_page import MAX_BOXES, MAX_DOTS, MAX_LINKS, draw_group, draw_mesh
 
 Json = dict[str, Any]
 
@@ -76,3 +76,20 @@ def test_dots_of_one_status_are_one_path() -> None:
     paths = draw_dots(dots)
     assert {status: path.count("M") for status, path in paths.items()} == {"available": 499, "unavailable": 1}
     assert sum(map(len, paths.values())) < 10_000
+
+
+def test_a_dot_stands_for_several_agents_of_a_large_source_and_few_silent_ones_have_a_dot() -> None:
+    counts = {"available": 100_000, "unavailable": 40}
+    rows = [{"name": f"a{n}", "status": "unavailable", "source": "s"} for n in range(40)]
+    group = draw_group("s", counts, rows)
+    assert group["per_dot"] > 1
+    dots = {status: path.count("M") for status, path in group["paths"].items()}
+    assert dots["unavailable"] == 1
+    assert MAX_DOTS / 2 < sum(dots.values()) <= MAX_DOTS + len(counts)
+    assert (len(group["broken"]), group["more"]) == (MAX_LINKS, 10)
+    small = draw_group("s", {"available": 3, "unavailable": 1}, rows[:1])
+    assert (small["per_dot"], small["more"]) == (1, 0)
+    assert {status: path.count("M") for status, path in small["paths"].items()} == {
+        "available": 3,
+        "unavailable": 1,
+    }

@@ -101,6 +101,15 @@ def test_500_agents_are_folded_by_source_and_an_opened_source_shows_its_busiest(
     check_boxes(opened)
 
 
+def test_agents_without_a_row_are_counted_on_the_map() -> None:
+    rows = agents(40, 1)
+    source = rows[0]["source"]
+    folded = draw_traffic([], rows, None, 300.0, {source: 100_000})
+    assert [box.detail for box in folded.boxes] == ["100000 agents, no calls"]
+    opened = draw_traffic([], rows, source, 300.0, {source: 100_000})
+    assert opened.boxes[-1].label == f"{100_000 - MAX_TARGETS} more agents"
+
+
 def test_a_mesh_without_calls_or_agents_is_drawn() -> None:
     assert draw_traffic([], [], None, 300.0).boxes == []
     shown = draw_traffic([Flow("ada", "gone", 1)], [], None, 300.0)

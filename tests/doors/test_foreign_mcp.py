@@ -22,7 +22,7 @@ from retinue.mcp.server.shared_sessions import SharedSessions
 from retinue.mcp.session_records import RelayedRecords, SessionRecords
 from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.storage.state import State
-from tests.mcp.clients import connect, texts
+from tests.mcp.clients import connect, read_result, texts
 from tests.requirements import requirement
 from tests.serving import serve_app
 from tests.system import System, open_system, publish
@@ -119,8 +119,8 @@ async def _ask(
     accept = {"accept": "application/json, text/event-stream"}
     url = f"{hub}/agents/greeter/mcp"
     async with http.post(url, json=message, headers=accept | headers) as reply:
-        text = (await reply.text()).removeprefix("event: message\r\ndata: ")
-        return reply.headers.get("mcp-session-id", ""), orjson.loads(text) if text else None
+        body = await reply.read()
+        return reply.headers.get("mcp-session-id", ""), read_result(body) if body else None
 
 
 async def test_its_list_follows_its_card(system: System, url: str) -> None:

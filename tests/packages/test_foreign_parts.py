@@ -65,7 +65,9 @@ def read_problems(url: str, folder: Path) -> list[dict[str, Any]]:
     token = (folder / "state" / "keys" / "local.token").read_text("utf-8").strip()
 
     def read() -> urllib3.BaseHTTPResponse:
-        return urllib3.request("GET", f"{url}/ready", headers={"authorization": f"Bearer {token}"})
+        return urllib3.request(
+            "GET", f"{url}/ready", headers={"authorization": f"Bearer {token}"}, timeout=120.0
+        )
 
     wait_until(lambda: read().status == 200, "the hub gets ready")
     shown = read().json()
@@ -82,7 +84,7 @@ def examine(start: Start, **variables: str) -> dict[str, dict[str, str]]:
 
 
 def list_status(url: str) -> int:
-    return urllib3.request("GET", f"{url}/toy").status
+    return urllib3.request("GET", f"{url}/toy", timeout=120.0).status
 
 
 def test_the_settings_switch_a_part_off(start: Start, tmp_path: Path) -> None:

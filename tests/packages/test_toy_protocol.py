@@ -64,12 +64,14 @@ def start(retinue: Path, tmp_path: Path) -> Iterator[Start]:
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
-    reply = urllib3.request("POST", url, json=body)
+    reply = urllib3.request("POST", url, json=body, timeout=120.0)
     return reply.status, json.loads(reply.data)
 
 
 def read(url: str, token: str) -> str:
-    return urllib3.request("GET", url, headers={"authorization": f"Bearer {token}"}).data.decode()
+    return urllib3.request(
+        "GET", url, headers={"authorization": f"Bearer {token}"}, timeout=120.0
+    ).data.decode()
 
 
 def test_a_skill_is_called_through_a_foreign_protocol_and_back(start: Start, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ print(os.waitstatus_to_exitcode(read_number(pipe)))
 @pytest.mark.skipif(sys.platform != "linux", reason="there are fork servers on Linux only")
 def test_a_fork_gets_its_descriptors_under_their_numbers_with_a_low_limit_of_open_files() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.stderr == ""
     assert ended.stdout.split() == [*(f"to{number}" for number in range(4, 14)), "5"]

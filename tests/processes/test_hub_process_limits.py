@@ -135,7 +135,8 @@ class _Hub:
 
     def list_serving(self) -> set[str]:
         """The numbers of the processes that take connections."""
-        reply = urllib3.request("GET", f"{self._url}/metrics", headers={"connection": "close"}, retries=False)
+        head = {"connection": "close"}
+        reply = urllib3.request("GET", f"{self._url}/metrics", headers=head, timeout=120.0, retries=False)
         return set(_UP.findall(reply.data.decode()))
 
     def _find_leader(self, processes: set[int]) -> int:

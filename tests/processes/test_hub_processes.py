@@ -19,6 +19,7 @@ import urllib3
 
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
+from tests.mcp.clients import read_result
 from tests.processes.commands import run_command
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
@@ -31,7 +32,8 @@ _ONCE = {"connection": "close"}
 
 
 def _metrics(url: str) -> str:
-    return urllib3.request("GET", f"{url}/metrics", headers=_ONCE, retries=False).data.decode()
+    reply = urllib3.request("GET", f"{url}/metrics", headers=_ONCE, timeout=120.0, retries=False)
+    return reply.data.decode()
 
 
 def _calls(url: str, count: int) -> list[float]:
@@ -278,8 +280,7 @@ class _Client:
     def _post(self, path: str, request: object, head: Mapping[str, str]) -> Any:
         accept = {"accept": "application/json, text/event-stream"}
         reply = self._pool.request("POST", path, json=request, headers={**accept, **head})
-        text = reply.data.decode().removeprefix("event: message\r\ndata: ")
-        return reply, json.loads(text) if text else None
+        return reply, read_result(reply.data) if reply.data else None
 
     def knows_agent(self) -> bool:
         return "result" in self._call_tool("asking__echo", {"text": "a"}, {})

@@ -12,7 +12,7 @@ from tests.processes.commands import retinue
 from tests.processes.running import execute, program, wait_until
 from tests.processes.test_a2a_tasks_process import ask
 from tests.processes.test_mesh_key_stays import ask as send
-from tests.processes.test_message_tasks_process import say
+from tests.processes.test_message_tasks_process import ask_for_result, say
 
 ARGUMENT, RESULT, FAILING = "canary-of-the-argument", "canary-of-the-result", "canary-that-is-refused"
 AGENT = f"""
@@ -79,7 +79,7 @@ def test_no_log_line_and_no_audit_row_holds_an_argument_or_a_result(
                 found.append(orjson.dumps(ask(base, "SendMessage", {"message": message})))
                 task = {"task_type": "sing", "task_parameters": given}
                 accepted = say(base, "TASK_REQUEST", task)["payload"]["task_id_assigned"]
-                found.append(orjson.dumps(say(base, "QUERY_REF", {"reference": accepted})))
+                found.append(orjson.dumps(ask_for_result(base, accepted)))
                 call = {"name": "sing", "arguments": given, "_meta": META}
                 body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
                 headers = {

@@ -112,7 +112,8 @@ def balancer(kind: str, folder: Path, port: int, hubs: list[int]) -> Iterator[st
 
 def is_ready(port: int) -> bool:
     try:
-        return urllib3.request("GET", f"http://127.0.0.1:{port}/ready", retries=False).status == 200
+        url = f"http://127.0.0.1:{port}/ready"
+        return urllib3.request("GET", url, timeout=WAIT_S, retries=False).status == 200
     except urllib3.exceptions.HTTPError:
         return False
 

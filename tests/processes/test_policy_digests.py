@@ -73,7 +73,7 @@ def test_two_hubs_on_one_database_tell_that_their_policies_differ_until_they_are
         def find_problems(place: tuple[str, State]) -> list[str]:
             url, state = place
             headers = {"authorization": f"Bearer {state.local_token()}"}
-            reply = urllib3.request("GET", f"{url}/ready", headers=headers)
+            reply = urllib3.request("GET", f"{url}/ready", headers=headers, timeout=120.0)
             return [
                 one["reason"] for one in reply.json().get("problems", ()) if one.get("name") == "policies"
             ]

@@ -134,7 +134,8 @@ def end_push(url: str, task_id: str) -> None:
 
 def finish(url: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "finish", "params": {}}
-    assert urllib3.request("POST", f"{url}/execute", json=body).json()["result"] == "finished"
+    reply = urllib3.request("POST", f"{url}/execute", json=body, timeout=120.0)
+    assert reply.json()["result"] == "finished"
 
 
 def reasons(running: Program, event: str) -> list[str]:

@@ -159,6 +159,48 @@ def test_terms_are_listed_by_their_beginning_the_most_frequent_first(index: Text
     assert [term.stem for term in index.list_terms("plank", limit=9)] == ["plank"]
 
 
+def test_numbers_of_stems_outlive_a_process_that_has_not_merged_them(path: Path) -> None:
+    for number in range(3):
+        # never closed, as after a crash
+        put(SqliteTextIndex(path), listing(f"p{number}", Skill(f"x{number}", "Plans trips")))
+    SqliteTextIndex(path).remove([ListingKey("home", "p0", "")])
+    reopened = SqliteTextIndex(path)
+    assert reopened.counts(["plan", "x0", "x1"]) == {"plan": 2, "x1": 1}
+    assert [term.word for term in reopened.list_terms("plan", limit=1)] == ["plans"]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from("abcd"),
+            st.lists(st.sampled_from(["plan", "plans", "planned", "trip", "code", "coded"]), max_size=3),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=40,
+    )
+)
+def test_numbers_of_stems_are_those_of_the_index_in_memory(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, list[str], bool, bool]]
+) -> None:
+    index, expected = SqliteTextIndex(tmp_path_factory.mktemp("index") / "retinue.db"), MemoryTextIndex()
+    stems = ["plan", "trip", "code"]
+    for key, words, is_put, is_read in changes:
+        text = listing(key, Skill("x", " ".join(words)))
+        for one in (index, expected):
+            if is_put:
+                put(one, text)
+            else:
+                one.remove([text.id])
+        if is_read:
+            assert index.counts(stems) == expected.counts(stems)
+    assert index.counts(stems) == expected.counts(stems)
+    terms = [(term.stem, term.skills) for term in index.list_terms("", limit=99)]
+    assert terms == [(term.stem, term.skills) for term in expected.list_terms("", limit=99)]
+    index.close()
+
+
 def test_digests_tell_what_is_stored(index: TextIndex) -> None:
     put(index, PLAN, CODE)
     assert digests(index) == {PLAN.id: render_text(PLAN).digest, CODE.id: render_text(CODE).digest}

@@ -337,7 +337,7 @@ async def test_a_program_that_prints_a_line_of_any_length_is_read_to_its_end(tmp
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho\necho the last line\n")
     program.chmod(0o700)
-    spec = ChildSpec("talks", (), {"PATH": os.environ["PATH"]}, program=str(program), ready_within_s=60)
+    spec = ChildSpec("talks", (), {"PATH": os.environ["PATH"]}, program=str(program))
     lines: list[str] = []
     with pytest.raises(ChildFailedError, match="the last line"):
         await ChildProcess(spec, AsyncMock(), lambda name, line: lines.append(line)).start()

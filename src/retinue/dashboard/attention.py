@@ -4,6 +4,7 @@ failing agents and sources.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ MAX_RUNS = 10
 MAX_SHOWN = 20
 """Rows of each kind."""
 
-_BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
+HEALTHY = ("available", "unknown")
+"""The states of agents that need nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,16 @@ class Attention:
 
 
 async def find_attention(
-    hub: HubSkills, principal: Principal, agents: Sequence[Json], running: Sequence[Json]
+    hub: HubSkills, principal: Principal, mapped: Json, running: Sequence[Json]
 ) -> Attention:
-    """Find it among the rows of ``map_agents`` and of the running runs; runs and imports for members only."""
-    broken = [agent for agent in agents if agent["status"] in _BROKEN]
+    """Find it in the reply of ``map_agents`` and in the running runs; runs and imports for members only."""
+    broken = [agent for agent in mapped["agents"] if agent["status"] not in HEALTHY]
+    statuses = count_statuses(mapped)
+    silent = sum(count for status, count in statuses.items() if status not in HEALTHY)
+    # of more agents than have a row only the number is known
+    unlisted = max(0, silent - min(len(broken), MAX_SHOWN))
     if "mesh" not in principal.scopes:
-        return Attention(agents=broken[:MAX_SHOWN], more=max(0, len(broken) - MAX_SHOWN))
+        return Attention(agents=broken[:MAX_SHOWN], more=unlisted)
     approvals = (await hub.read(principal, "list_approvals", {"state": "open"}))["approvals"]
     listed_ids = {row["approval"] for row in approvals}
     questions: list[Json] = []
@@ -75,8 +81,16 @@ async def find_attention(
         broken[:MAX_SHOWN],
         sources[:MAX_SHOWN],
         unread_runs=max(0, len(running) - MAX_RUNS),
-        more=sum(
-            max(0, len(rows) - MAX_SHOWN)
-            for rows in (approvals, questions, without_code, changes, broken, sources)
+        more=unlisted
+        + sum(
+            max(0, len(rows) - MAX_SHOWN) for rows in (approvals, questions, without_code, changes, sources)
         ),
     )
+
+
+def count_statuses(mapped: Json) -> Counter[str]:
+    """How many agents are in each state, in a reply of ``map_agents``."""
+    statuses: Counter[str] = Counter()
+    for counts in mapped["sources"].values():
+        statuses.update(counts)
+    return statuses

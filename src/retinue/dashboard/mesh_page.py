@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.dashboard.asking import HubSkills, Json
+from retinue.dashboard.attention import HEALTHY, count_statuses
 from retinue.dashboard.drawings.shapes import (
     Box,
     Graph,
@@ -20,7 +22,7 @@ from retinue.dashboard.drawings.shapes import (
     place_spiral,
 )
 from retinue.dashboard.drawings.step_levels import write_counts
-from retinue.dashboard.drawings.traffic_map import count_flows, draw_traffic
+from retinue.dashboard.drawings.traffic_map import Flow, count_flows, draw_traffic
 from retinue.dashboard.figures import RECENT_S, measure_period
 from retinue.dashboard.frame import PageFrame
 from retinue.dashboard.recent_calls import RecentCalls
@@ -37,7 +39,11 @@ MAX_ROWS = 100
 MAX_LINKS = 30
 """Agents of one source that are named because they do not answer."""
 
-_HEALTHY = ("available", "unknown")
+MAX_AGENTS = 1_000
+"""Agents that the page has rows of; of a larger mesh it knows the others by number."""
+
+MAX_DOTS = 2_000
+"""Dots of one source; beyond, a dot stands for several agents."""
 
 
 class MeshPage:
@@ -50,8 +56,9 @@ class MeshPage:
 
     async def show(self, request: Request, principal: Principal) -> Response:
         """The page as a response."""
-        agents = list((await self._hub.read(principal, "map_agents"))["agents"])
+        opened = request.query_params.get("source")
         mesh, imports, traffic, period_s = None, list[Json](), None, RECENT_S
+        flows: Sequence[Flow] = ()
         if "mesh" in principal.scopes:
             mesh = await self._hub.read(principal, "show_mesh")
             imports = (await self._hub.read(principal, "list_imports"))["imports"]
@@ -60,10 +67,14 @@ class MeshPage:
                 period_s = measure_period(calls, time.time())
                 flows = count_flows(calls)
                 del calls
-            traffic = draw_traffic(flows, agents, request.query_params.get("source"), period_s)
+        mapped = await self._map(principal, flows, opened)
+        agents, count = mapped["agents"], count_statuses(mapped).total()
+        if mesh is not None:
+            sizes = {source: sum(counts.values()) for source, counts in mapped["sources"].items()}
+            traffic = draw_traffic(flows, agents, opened, period_s, sizes)
         context = {
-            "agents": len(agents),
-            "groups": _group(agents),
+            "agents": count,
+            "groups": [draw_group(name, counts, agents) for name, counts in mapped["sources"].items()],
             "mesh": mesh,
             "sources": [] if mesh is None else list(filter(_is_listed, mesh["sources"])),
             "unused": [] if mesh is None else [row["name"] for row in mesh["sources"] if not _is_listed(row)],
@@ -78,12 +89,24 @@ class MeshPage:
             "period_s": period_s,
             # a small mesh has a box for each agent on the map
             "has_dots": traffic is None or bool(traffic.sources),
-            "opened": request.query_params.get("source"),
+            "opened": opened,
             "max_rows": MAX_ROWS,
         }
         flow_rows = [] if traffic is None else [asdict(flow) for flow in traffic.rows]
-        data = {"agents": agents, "mesh": mesh, "imports": imports, "calls": flow_rows, "period_s": period_s}
+        data = {**mapped, "mesh": mesh, "imports": imports, "calls": flow_rows, "period_s": period_s}
         return self._frame.render("mesh.html", request, context, "mesh", data=data)
+
+    async def _map(self, principal: Principal, flows: Sequence[Flow], opened: str | None) -> Json:
+        """Agents by source and status, and rows of those that are drawn or named."""
+        called = list(dict.fromkeys(flow.target for flow in flows))[:MAX_AGENTS]
+        mapped = await self._hub.read(principal, "map_agents", {"limit": MAX_AGENTS, "names": called})
+        if opened not in mapped["sources"] or len(mapped["agents"]) < MAX_AGENTS:
+            return mapped
+        within = {"limit": MAX_AGENTS, "names": called, "source": opened}
+        more = (await self._hub.read(principal, "map_agents", within))["agents"]
+        held = {(row["name"], row["source"]) for row in mapped["agents"]}
+        rows = [row for row in more if (row["name"], row["source"]) not in held]
+        return {**mapped, "agents": [*mapped["agents"], *rows]}
 
 
 def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
@@ -160,28 +183,20 @@ def _host(name: Any) -> str:
     return str(name).partition("://")[2] or str(name)
 
 
-def _group(agents: Sequence[Json]) -> list[Json]:
-    """The agents of each source as dots, silent ones last; these are named, too."""
-    by_source: dict[str, list[Json]] = {}
-    for agent in agents:
-        by_source.setdefault(str(agent.get("source", "")), []).append(agent)
-    groups = []
-    for source, members in sorted(by_source.items()):
-        members.sort(key=lambda member: member["status"] not in _HEALTHY)
-        size = 24 + 11.0 * (len(members) + 6) ** 0.5 * 2
-        dots = place_spiral([(member["name"], member["status"]) for member in members], size / 2)
-        broken = [member for member in members if member["status"] not in _HEALTHY]
-        counts: dict[str, int] = {}
-        for member in members:
-            counts[member["status"]] = counts.get(member["status"], 0) + 1
-        groups.append(
-            {
-                "name": source,
-                "size": round(size),
-                "paths": draw_dots(dots),
-                "counts": counts,
-                "broken": broken[:MAX_LINKS],
-                "more": max(0, len(broken) - MAX_LINKS),
-            }
-        )
-    return groups
+def draw_group(source: str, counts: Mapping[str, int], agents: Sequence[Json]) -> Json:
+    """The agents of a source as dots, silent ones last; those of them that have a row are named, too."""
+    per_dot = max(1, math.ceil(sum(counts.values()) / MAX_DOTS))
+    ordered = sorted(counts.items(), key=lambda item: (item[0] not in HEALTHY, item[0]))
+    statuses = [("", status) for status, count in ordered for _ in range(math.ceil(count / per_dot))]
+    size = 24 + 11.0 * (len(statuses) + 6) ** 0.5 * 2
+    silent = sum(count for status, count in counts.items() if status not in HEALTHY)
+    broken = [row for row in agents if row["source"] == source and row["status"] not in HEALTHY][:MAX_LINKS]
+    return {
+        "name": source,
+        "size": round(size),
+        "paths": draw_dots(place_spiral(statuses, size / 2)),
+        "per_dot": per_dot,
+        "counts": dict(ordered),
+        "broken": broken,
+        "more": silent - len(broken),
+    }

@@ -7,7 +7,6 @@ requests of this server's own pages; they are calls like all others, with an aud
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -19,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.call import Principal
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import HubSkills, Json
-from retinue.dashboard.attention import find_attention
+from retinue.dashboard.attention import MAX_SHOWN, count_statuses, find_attention
 from retinue.dashboard.drawings.shapes import place_bars
 from retinue.dashboard.figures import measure
 from retinue.dashboard.files import artifact_files, result_files
@@ -125,7 +124,8 @@ class Dashboard:
     # Overview
 
     async def _overview(self, request: Request, principal: Principal) -> Response:
-        agents = await self._map_agents(principal)
+        mapped = await self._hub.read(principal, "map_agents", {"limit": MAX_SHOWN})
+        health = count_statuses(mapped)
         calls: list[Json] = []
         figures = measure(calls, time.time())
         running: list[Json] = []
@@ -135,11 +135,11 @@ class Dashboard:
                 calls, figures = recent[:NEWEST], measure(recent, time.time())
                 del recent
             running = await self._runs.list_runs(principal, status="running", limit=PAGE)
-        attention = await find_attention(self._hub, principal, agents, running)
+        attention = await find_attention(self._hub, principal, mapped, running)
         context: Json = {
             "is_member": is_member,
-            "health": Counter(agent["status"] for agent in agents),
-            "agents": len(agents),
+            "health": health,
+            "agents": health.total(),
             "attention": attention,
             "calls": calls,
             "figures": figures,
@@ -147,9 +147,6 @@ class Dashboard:
         }
         data = {**context, "attention": asdict(attention) if attention else {}}
         return self._frame.render("overview.html", request, context, "overview", data=data)
-
-    async def _map_agents(self, principal: Principal) -> list[Json]:
-        return list((await self._hub.read(principal, "map_agents"))["agents"])
 
     # Calls
 

@@ -9,11 +9,12 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.cards.rows import render_version, status_of
+from retinue.cards.rows import render_version
 from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
-from retinue.hub.resources import decide_and_keep, open_listed, render_agent
+from retinue.hub.mesh_map import map_agents
+from retinue.hub.resources import open_listed, render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
@@ -137,20 +138,19 @@ def add_agent_skills(
             shown["exam"] = exam.render(with_problems="mesh" in scopes)
         return shown
 
-    @agent.skill(expose=True, listed=False, read_only=True)
-    async def map_agents(ctx: Context) -> Json:
+    @agent.skill("map_agents", expose=True, listed=False, read_only=True)
+    async def map_all_agents(
+        ctx: Context,
+        limit: Annotated[int | None, Field(ge=1, description="Rows; those that do not answer first")] = None,
+        source: Annotated[str | None, Field(description="Rows of this source only")] = None,
+        names: Annotated[list[str], Field(description="Agents that have a row within the limit")] = [],  # noqa: B006
+    ) -> Json:
         """Lists name, status and source of every agent, without their cards."""
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
-        rows: list[Json] = []
-        seen: list[Entry] = []
-        async for page in directory.iterate_pages():
-            seen += [entry for entry in page if is_seen(view, entry.name)]
-        for entry in await decide_and_keep(directory, seen, view, ctx.principal.scopes):
-            if directory.represents_agent(entry):
-                row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
-                rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
-        return {"agents": rows}
+        return await map_agents(
+            directory, view, ctx.principal.scopes, limit=limit, source=source, names=names
+        )
 
     @agent.skill(idempotent=True)
     async def refresh_agents(

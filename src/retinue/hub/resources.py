@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,10 +62,15 @@ async def decide_and_keep(
     directory: Directory, entries: Sequence[Entry], view: AgentView | None, scopes: frozenset[str]
 ) -> Sequence[Entry]:
     """`keep_listed`, while others run."""
-    if view is not None and view.lists is not None:
-        for start in range(0, len(entries), _OPENED_AT_ONCE):
-            await decide_agents(view, directory.open_all(entries[start : start + _OPENED_AT_ONCE]), scopes)
-    return keep_listed(directory, entries, view, scopes)
+    if view is None or view.lists is None:
+        return entries
+    kept: list[Entry] = []
+    for start in range(0, len(entries), _OPENED_AT_ONCE):
+        some = entries[start : start + _OPENED_AT_ONCE]
+        await decide_agents(view, directory.open_all(some), scopes)
+        kept += keep_listed(directory, some, view, scopes)
+        await asyncio.sleep(0)
+    return kept
 
 
 def keep_listed(

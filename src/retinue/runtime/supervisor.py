@@ -30,6 +30,9 @@ _log = structlog.get_logger("retinue.children")
 
 _KEPT_LINES = 20
 _LINE_BYTES = 64 * 1024
+READY_WITHIN_S = 60.0
+"""A child that is not ready by then is started again, and would need as long again."""
+
 _FIRST_BACK_OFF_S = 0.5
 _LAST_BACK_OFF_S = 30.0
 
@@ -64,7 +67,7 @@ class ChildSpec:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     listener: socket.socket | None = None
-    ready_within_s: float = 20.0
+    ready_within_s: float = READY_WITHIN_S
     stop_within_s: float = field(default=6.0, compare=False)
     program: str | None = None
     """The Python that runs it; None = that of this process."""

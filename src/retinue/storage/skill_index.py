@@ -12,11 +12,15 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from sqlite3 import Connection, Cursor, Row
 from typing import TypeVar, cast, get_args
 
+import orjson
+
+from retinue.core.errors import StorageFullError
 from retinue.core.record import ListingKey, Visibility
 from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, FIELDS, TEXT_VERSION, ListingText, SkillText
 from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term, weigh_stems
@@ -37,7 +41,13 @@ Otherwise the texts of the listings are read: those of five skills cost as much 
 
 MAX_STEMS = 96
 
-_VERSION = f"{TEXT_VERSION} tags"
+MERGED_AT = 10
+"""So many changes of the numbers of stems are merged at once, where no search needs them earlier.
+
+Most stems of a text are in the texts before it, too, so to count them together costs a third.
+"""
+
+_VERSION = f"{TEXT_VERSION} counts"
 """Stored in the file; tables of another version are dropped, and the listings are indexed again."""
 
 _NAME = next(iter(FIELDS))
@@ -45,6 +55,9 @@ _KINDS: tuple[Visibility, ...] = get_args(Visibility)
 _VISIBILITY_BITS = 2
 _VISIBILITY_MASK = 2**_VISIBILITY_BITS - 1
 """The last bits of a row id hold the visibility, so hidden rows are skipped as they match."""
+
+_MAX_COUNTED = 100_000
+"""Stems that are remembered as known, about 10 MB."""
 
 _CHUNK = 500
 _MAX_KNOWN = 10_000
@@ -62,6 +75,7 @@ _TABLES = f"""
     CREATE INDEX search_skills_of ON search_skills (listing);
     CREATE TABLE search_terms (stem TEXT PRIMARY KEY, word TEXT NOT NULL, skills INTEGER NOT NULL)
         WITHOUT ROWID;
+    CREATE TABLE search_counts (id INTEGER PRIMARY KEY, counts BLOB NOT NULL, words BLOB NOT NULL);
     CREATE VIRTUAL TABLE search_words USING fts5({", ".join(FIELDS)}, tokenize = 'ascii');
     CREATE TABLE search_form (form TEXT NOT NULL);
 """
@@ -69,7 +83,14 @@ _GATHER_BYTES = 8 * 2**20
 """How much FTS5 collects before it writes a segment, because fewer segments need fewer merges in a bulk load.
 """
 
-_TABLE_NAMES = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
+_TABLE_NAMES = (
+    "search_listings",
+    "search_skills",
+    "search_terms",
+    "search_counts",
+    "search_words",
+    "search_form",
+)
 
 _BY_BM25 = (
     f"SELECT * FROM (SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) AS badness "  # noqa: S608
@@ -127,10 +148,15 @@ class SqliteTextIndex:
         """The ids of the skills of listings within which was searched."""
         self._skills: int | None = None
         self._length = 0.0
+        self._counted: set[str] = set()
+        """Stems that certainly have a word in the table of terms, or in the changes of it."""
+        self._changes = 0
+        """Changes of the numbers of stems that are not in the table of terms."""
         try:
             with self._database.writing() as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 _prepare(connection)
+                self._changes = connection.execute("SELECT count(*) FROM search_counts").fetchone()[0]
         except BaseException:
             self._database.close()
             raise
@@ -139,7 +165,6 @@ class SqliteTextIndex:
         if not texts:
             return
         last = {text.listing_id: text for text in texts}
-        words: dict[str, str] = {}
         added: Counter[str] = Counter()
         try:
             with self._database.writing() as connection:
@@ -149,7 +174,6 @@ class SqliteTextIndex:
                 rows: list[tuple[object, ...]] = []
                 contents: list[tuple[object, ...]] = []
                 for text in last.values():
-                    words.update(text.words)
                     listing = connection.execute(
                         "INSERT INTO search_listings (source, key, tag, digest) VALUES (?, ?, ?, ?)",
                         (*text.listing_id, text.digest),
@@ -168,18 +192,20 @@ class SqliteTextIndex:
                     f"INSERT INTO search_words (rowid, {', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
                     contents,
                 )
-                _count_terms(connection, added, removed, words)
+                words = self._find_words(last.values(), added)
+                self._note_counts(connection, added, removed, words)
         except BaseException:
-            self._skills = None
+            self._forget()
             raise
 
     def remove(self, listing_ids: Collection[ListingKey]) -> None:
         try:
             for some in _chunks(listing_ids):
                 with self._database.writing() as connection:
-                    _count_terms(connection, Counter(), self._take_out(connection, some), {})
+                    connection.execute("BEGIN IMMEDIATE")
+                    self._note_counts(connection, Counter(), self._take_out(connection, some), {})
         except BaseException:
-            self._skills = None
+            self._forget()
             raise
 
     def digests(self, listing_ids: Collection[ListingKey]) -> Mapping[ListingKey, str]:
@@ -208,6 +234,7 @@ class SqliteTextIndex:
 
     def counts(self, stems: Collection[str]) -> Mapping[str, int]:
         counts: dict[str, int] = {}
+        self._merge_counts()
         with self._database.reading() as connection:
             for some in _chunks(stems):
                 query = f"SELECT stem, skills FROM search_terms WHERE stem IN ({_placeholders(some)})"  # noqa: S608
@@ -215,6 +242,7 @@ class SqliteTextIndex:
         return counts
 
     def list_terms(self, prefix: str, *, limit: int) -> Sequence[Term]:
+        self._merge_counts()
         with self._database.reading() as connection:
             rows = connection.execute(
                 "SELECT stem, word, skills FROM search_terms WHERE stem >= ? AND stem < ? "
@@ -288,6 +316,53 @@ class SqliteTextIndex:
 
     def close(self) -> None:
         self._database.close()
+
+    def _forget(self) -> None:
+        """Read what this index remembers from the file again, because a write has failed."""
+        self._skills = None
+        self._counted.clear()
+        self._changes = 1
+
+    def _find_words(self, texts: Iterable[ListingText], added: Collection[str]) -> dict[str, str]:
+        """A word for each of the stems that may be new."""
+        new = set(added).difference(self._counted)
+        words: dict[str, str] = {}
+        if new:
+            for text in texts:
+                words.update(text.find_words(new))
+        return {stem: words.get(stem, stem) for stem in new}
+
+    def _note_counts(
+        self, connection: Connection, added: Counter[str], removed: Counter[str], words: Mapping[str, str]
+    ) -> None:
+        """Store how the numbers of the stems have changed, and merge these changes if there are many."""
+        counts = dict(added)
+        for stem, skills in removed.items():
+            counts[stem] = counts.get(stem, 0) - skills
+        counts = {stem: skills for stem, skills in counts.items() if skills}
+        if not counts:
+            return
+        row = (orjson.dumps(counts), orjson.dumps(words))
+        connection.execute("INSERT INTO search_counts (counts, words) VALUES (?, ?)", row)
+        self._changes += 1
+        self._counted.update(words)
+        # without a row in the table a stem loses its word
+        self._counted.difference_update(removed)
+        if len(self._counted) > _MAX_COUNTED:
+            self._counted.clear()
+        if self._changes >= MERGED_AT:
+            _merge(connection)
+            self._changes = 0
+
+    def _merge_counts(self) -> None:
+        """Bring the table of terms up to date."""
+        if not self._changes:
+            return
+        with suppress(StorageFullError), self._database.writing() as connection:
+            # on a full disk the numbers of the last changes are missing, which counts little in a search
+            connection.execute("BEGIN IMMEDIATE")
+            _merge(connection)
+            self._changes = 0
 
     def _list_rows(self, cursor: Cursor, listing_ids: Collection[ListingKey]) -> set[int]:
         """The ids of the skills of these listings."""
@@ -424,16 +499,20 @@ def _prepare(connection: Connection) -> None:
     connection.execute("INSERT INTO search_form VALUES (?)", (_VERSION,))
 
 
-def _count_terms(
-    connection: Connection, added: Counter[str], removed: Counter[str], words: Mapping[str, str]
-) -> None:
-    more = dict(added)
-    for stem, skills in removed.items():
-        more[stem] = more.get(stem, 0) - skills
-    changed = [(stem, words.get(stem, stem), skills) for stem, skills in more.items() if skills]
+def _merge(connection: Connection) -> None:
+    """Add the stored changes to the numbers of the stems."""
+    counts: dict[str, int] = {}
+    words: dict[str, str] = {}
+    rows = connection.execute("SELECT counts, words FROM search_counts ORDER BY id").fetchall()
+    for row in rows:
+        for stem, skills in orjson.loads(row["counts"]).items():
+            counts[stem] = counts.get(stem, 0) + skills
+        words = orjson.loads(row["words"]) | words
+    changed = [(stem, words.get(stem, stem), counts[stem]) for stem in sorted(counts) if counts[stem]]
     connection.executemany(_ADD_TERM, changed)
     fewer = [(stem,) for stem, _, skills in changed if skills < 0]
     connection.executemany("DELETE FROM search_terms WHERE stem = ? AND skills <= 0", fewer)
+    connection.execute("DELETE FROM search_counts")
 
 
 def _next_id(connection: Connection) -> int:

@@ -56,7 +56,7 @@ def list_commands(text: str) -> Iterator[str]:
 
 def play(name: str, shell: Shell) -> int:
     """Go through a page from top to bottom; gives how many answers were compared."""
-    compared, said = 0, ""
+    compared, said, command = 0, "", ""
     for block in list_blocks(name):
         if file := _FILE.search(block.intro):
             Path(file[1]).write_text(shell.to_real(block.text), encoding="utf-8")
@@ -65,6 +65,8 @@ def play(name: str, shell: Shell) -> int:
             for command in list_commands(block.text):
                 said = shell.type(command)
         elif block.intro == "Output:":
+            while "QUERY_REF" in command and "TASK_ACCEPT" in said:  # the task that it asks for still runs
+                said = shell.type(command)
             answer = orjson.loads(shell.to_shown(said))
             assert fill(orjson.loads(block.text), answer) == answer
             compared += 1

@@ -41,3 +41,5 @@ def test_the_counts_are_those_of_a_walk(changes: list[tuple[str, str, str, bool]
         assert {health: n for health, n in directory.count_healths().items() if n} == counts
         unhealthy = {entry.id for entry in listed if entry.health != "healthy"}
         assert {entry.id for entry in directory.list_unhealthy()} == unhealthy
+        failing = [entry for entry in listed if entry.health in ("degraded", "unreachable")]
+        assert directory.list_failing(len(listed)) == failing

@@ -72,7 +72,7 @@ def test_a_flood_of_calls_with_one_stem_makes_it_common_for_nobody_else(mesh: Me
     assert own is not None
     assert anna is not None
     (stem,) = KEYS.of_request("train")
-    assert own._worth(stem) < 0.3 * anna._worth(stem)
+    assert own._weigh([stem])[stem] < 0.3 * anna._weigh([stem])[stem]
 
 
 def test_a_guest_weighs_stems_by_its_own_requests_only(mesh: Mesh) -> None:
@@ -84,10 +84,9 @@ def test_a_guest_weighs_stems_by_its_own_requests_only(mesh: Mesh) -> None:
     assert neighbours(mesh, "plan_route", GUEST, "the train at noon") == before
 
 
-def test_a_stem_in_thousands_of_requests_of_one_caller_still_finds_what_it_served_for_others(
-    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+def test_a_stem_in_hundreds_of_requests_of_one_caller_still_finds_what_it_served_for_others(
+    mesh: Mesh,
 ) -> None:
-    monkeypatch.setattr("retinue.mesh.history.experience_book.MAX_FREQUENT", 100)
     mesh.hold(ROUTES, TRIPS, NOTES, *NOISE)
     mesh.use("routes", "plan_route", ANNA, text=ASKED)
     mesh.use("routes", "plan_route", BEN, text=ASKED)

@@ -224,7 +224,7 @@ async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[Mesh
             HUB_VARIABLE: "",
             "RETINUE_HUB__MODELS": json.dumps([model] if model else []),
         }
-        hub = ChildSpec("hub", arguments, environment, ready_within_s=60.0)
+        hub = ChildSpec("hub", arguments, environment)
         try:
             echo("Starting the hub and its agents …")
             (ready,) = await supervisor.start([hub], insist=True)

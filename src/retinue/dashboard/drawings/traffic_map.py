@@ -117,16 +117,21 @@ def _find_callers(calls: Sequence[Json]) -> Iterable[tuple[Json, str]]:
 
 
 def draw_traffic(
-    flows: Sequence[Flow], agents: Sequence[Json], opened: str | None, period_s: float
+    flows: Sequence[Flow],
+    agents: Sequence[Json],
+    opened: str | None,
+    period_s: float,
+    sizes: Mapping[str, int] | None = None,
 ) -> TrafficMap:
     """The map of these flows; agents of the source ``opened`` have a box each, all others are folded.
 
-    A mesh of few agents has a box for each.
+    A mesh of few agents has a box for each. ``sizes`` are the numbers of agents by source, if ``agents`` are
+    not all of them.
     """
     sources = {str(agent["name"]): str(agent.get("source", "")) for agent in agents}
     statuses = {str(agent["name"]): str(agent["status"]) for agent in agents}
-    sizes = Counter(sources.values())
-    is_small = len(sources) <= MAX_TARGETS - len(sizes)
+    sizes = Counter(sources.values()) if sizes is None else sizes
+    is_small = sum(sizes.values()) <= MAX_TARGETS - len(sizes)
 
     def place_of(agent: str) -> str:
         source = sources.get(agent)
@@ -144,7 +149,9 @@ def draw_traffic(
         folded | names | set(totals),
         key=lambda place: (place not in folded, -totals[place], _rank(statuses.get(place[6:], "")), place),
     )
-    rest = max(0, len(targets) - MAX_TARGETS)
+    rows = sum(agent.get("source") == opened for agent in agents)
+    unknown = 0 if opened is None else max(0, sizes.get(opened, 0) - rows)
+    rest = max(0, len(targets) - MAX_TARGETS) + unknown
     shown = set(targets[:MAX_TARGETS])
     by_caller = Counter[str]()
     for flow in flows:

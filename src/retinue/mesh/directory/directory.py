@@ -145,6 +145,13 @@ class Directory:
         """
         return self._index.list_unhealthy(concerns)
 
+    def list_failing(self, limit: int, source: str | None = None) -> list[Entry]:
+        """At most ``limit`` entries of `list_entries` that are disabled, degraded or unreachable.
+
+        Without a walk over the others; of very many ones they are any.
+        """
+        return self._index.list_failing(limit, source)
+
     def count_facts(self) -> Mapping[Facts, int]:
         """How many entries of `list_entries` have the same facts, without a walk over them."""
         return self._index.count_facts()

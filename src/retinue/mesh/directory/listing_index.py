@@ -132,7 +132,8 @@ class ListingIndex:
         self._by_name = Postings()
         self._by_skill = Postings()
         self._by_role = Postings()
-        self._unhealthy: dict[ListingKey, Entry] = {}
+        self._troubled: dict[tuple[bool, Health], dict[ListingKey, Entry]] = {}
+        """The entries that are not both enabled and healthy, by whether they are enabled, and by health."""
         self._facts: Counter[Facts] = Counter()
         self._by_kinds: dict[str, dict[ListingKey, None]] = {}
         self._lookups: dict[str, _Lookups] = {}
@@ -187,8 +188,20 @@ class ListingIndex:
 
     def list_unhealthy(self, concerns: Callable[[Entry], bool]) -> list[Entry]:
         """The entries that are not healthy and concern the caller, of each agent the one of `list_agents`."""
-        held = self._unhealthy.values()
+        held = (e for (_, health), of in self._troubled.items() if health != "healthy" for e in of.values())
         return [entry for entry in held if concerns(entry) and self.represents_agent(entry)]
+
+    def list_failing(self, limit: int, source: str | None = None) -> list[Entry]:
+        """At most ``limit`` agents of `list_agents` that are disabled, degraded or unreachable.
+
+        They are the first ones in that order, unless there are more than `MAX_SORTED` entries of this kind.
+        """
+        failing = [of for (enabled, health), of in self._troubled.items() if _is_failing(enabled, health)]
+        entries: Iterable[Entry] = (entry for of in failing for entry in of.values())
+        if sum(map(len, failing)) <= MAX_SORTED:
+            entries = sorted(entries, key=lambda entry: (self._rank(entry.source), entry.id))
+        agents = (e for e in entries if source in (None, e.source) and self.represents_agent(e))
+        return list(itertools.islice(agents, limit))
 
     def count_facts(self) -> Counter[Facts]:
         """How many agents of `list_agents` have the same facts; costs only the names with several entries."""
@@ -213,8 +226,8 @@ class ListingIndex:
         facts = Facts.of(entry)
         self._facts[facts] += 1
         self._by_kinds.setdefault(entry.kinds, {})[entry.id] = None
-        if facts.health != "healthy":
-            self._unhealthy[entry.id] = entry
+        if not (facts.enabled and facts.health == "healthy"):
+            self._troubled.setdefault((facts.enabled, facts.health), {})[entry.id] = entry
 
     def _count_out(self, entry: Entry) -> None:
         facts = Facts.of(entry)
@@ -225,7 +238,8 @@ class ListingIndex:
         del of_kinds[entry.id]
         if not of_kinds:
             del self._by_kinds[entry.kinds]
-        self._unhealthy.pop(entry.id, None)
+        if (of_health := self._troubled.get((facts.enabled, facts.health))) is not None:
+            del of_health[entry.id]
 
     def note_rank(self, source: str) -> None:
         """Sort the entries of this source again, because its rank has changed."""
@@ -489,6 +503,10 @@ class ListingIndex:
                 return
             if self._preference(entries[at]) != place:
                 return
+
+
+def _is_failing(is_enabled: bool, health: Health) -> bool:
+    return not is_enabled or health in ("degraded", "unreachable")
 
 
 def _words_of(entry: Entry) -> tuple[object, ...]:

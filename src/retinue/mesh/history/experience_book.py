@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from retinue.mesh.history.records import VALUES, Experience, SkillKey, find_voice
+from retinue.mesh.history.slot_sets import SlotSets
 from retinue.mesh.history.stem_counts import StemCounts
 
 MAX_PER_CALLER = 24
@@ -21,11 +22,6 @@ MAX_PER_VOICE = 2_000
 CALLER_SHARE = 5.0
 """A caller counts as at most this many calls of one skill, however often it calls it."""
 
-MAX_FREQUENT = 2_000
-"""A stem of more records than this tells little; of other callers a search reads `MAX_READ` of them."""
-
-MAX_READ = 400
-
 OTHER_DIGEST = 0.5
 """The weight of a call of the skill as it was defined before."""
 
@@ -40,10 +36,18 @@ class ExperienceBook:
     def __init__(self) -> None:
         self._by_id: dict[str, Experience] = {}
         self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
-        self._by_stem: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
+        self._slots: dict[str, int] = {}
+        self._at_slot: list[Experience | None] = []
+        self._voice_at_slot: list[int] = []
+        self._free_slots: list[int] = []
+        self._with_stem = SlotSets()
+        self._of_speaker = SlotSets()
+        """The slots of the records of each caller, and of each voice."""
         self.stem_counts = StemCounts()
         self._counts_by_voice: defaultdict[int, Counter[SkillKey]] = defaultdict(Counter)
-        self._counts: dict[tuple[SkillKey, str, int | None], tuple[float, float]] = {}
+        self._size_by_voice: Counter[int] = Counter()
+        self._counts: defaultdict[SkillKey, dict[tuple[str, int | None], tuple[float, float]]]
+        self._counts = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -65,10 +69,10 @@ class ExperienceBook:
         voice = find_voice(record.caller)
         counts = self._counts_by_voice[voice]
         counts[record.key] += 1
-        for stem in record.stems:
-            self._by_stem[stem][record.id] = record
+        self._size_by_voice[voice] += 1
+        self._take_slot(record, voice)
         self.stem_counts.add(record)
-        self._counts.clear()
+        self._counts.pop(record.key, None)
         dropped = [one.id for one in records.values() if one.caller == record.caller][:-MAX_PER_CALLER]
         for dropped_id in dropped:
             self.remove(dropped_id)
@@ -77,10 +81,10 @@ class ExperienceBook:
             most = Counter(voices).most_common(1)[0][0]
             dropped.append(list(records)[voices.index(most)])
             self.remove(dropped[-1])
-        while counts.total() > MAX_PER_VOICE:
+        while self._size_by_voice[voice] > MAX_PER_VOICE:
             dropped.append(self._drop_one(voice))
         while len(self._by_id) > MAX_RECORDS:
-            fullest = max(self._counts_by_voice, key=lambda voice: self._counts_by_voice[voice].total())
+            fullest = max(self._size_by_voice, key=self._size_by_voice.__getitem__)
             dropped.append(self._drop_one(fullest))
         return dropped
 
@@ -98,27 +102,54 @@ class ExperienceBook:
         if record is None:
             return
         self.stem_counts.remove(record)
-        for held in (self._by_skill[record.key], *(self._by_stem[stem] for stem in record.stems)):
-            held.pop(record_id, None)
+        voice = find_voice(record.caller)
+        self._free_slot(record, voice)
+        del self._by_skill[record.key][record_id]
         if not self._by_skill[record.key]:
             del self._by_skill[record.key]
-        counts = self._counts_by_voice[find_voice(record.caller)]
+        counts = self._counts_by_voice[voice]
         counts[record.key] -= 1
         if not counts[record.key]:
             del counts[record.key]
+        self._size_by_voice[voice] -= 1
         if not counts:
-            del self._counts_by_voice[find_voice(record.caller)]
+            del self._counts_by_voice[voice], self._size_by_voice[voice]
+        self._counts.pop(record.key, None)
+
+    def _take_slot(self, record: Experience, voice: int) -> None:
+        if self._free_slots:
+            slot = self._free_slots.pop()
+            self._at_slot[slot], self._voice_at_slot[slot] = record, voice
+        else:
+            slot = len(self._at_slot)
+            self._at_slot.append(record)
+            self._voice_at_slot.append(voice)
+        self._slots[record.id] = slot
         for stem in record.stems:
-            if not self._by_stem[stem]:
-                del self._by_stem[stem]
-        self._counts.clear()
+            self._with_stem.add(stem, slot)
+        for speaker in {record.caller, voice}:
+            self._of_speaker.add(speaker, slot)
+
+    def _free_slot(self, record: Experience, voice: int) -> None:
+        slot = self._slots.pop(record.id)
+        self._at_slot[slot] = None
+        self._free_slots.append(slot)
+        for stem in record.stems:
+            self._with_stem.remove(stem, slot)
+        for speaker in {record.caller, voice}:
+            self._of_speaker.remove(speaker, slot)
 
     def clear(self) -> None:
         """Remove all records."""
-        for held in (self._by_id, self._by_skill, self._by_stem):
+        for held in (self._by_id, self._by_skill, self._counts_by_voice, self._size_by_voice):
             held.clear()
-        self._counts_by_voice.clear()
         self._counts.clear()
+        self._slots.clear()
+        self._at_slot.clear()
+        self._voice_at_slot.clear()
+        self._free_slots.clear()
+        self._with_stem.clear()
+        self._of_speaker.clear()
         self.stem_counts.clear()
 
     def records_of(self, key: SkillKey) -> Iterable[Experience]:
@@ -126,31 +157,35 @@ class ExperienceBook:
         records = self._by_skill.get(key)
         return () if records is None else records.values()
 
-    def records_with(self, stem: int, caller: int) -> Iterable[Experience]:
-        """The records of requests with this stem, of a frequent one those of ``caller`` and some others.
+    def bits_with(self, stem: int) -> int:
+        """The slots of the records of requests with this stem, as bits."""
+        return self._with_stem.bits(stem)
 
-        Of each other caller as many are read, the newest ones, so that nobody's flood hides the others.
-        """
-        records = self._by_stem.get(stem, {})
-        if len(records) <= MAX_FREQUENT:
-            return records.values()
-        own: list[Experience] = []
-        by_voice: defaultdict[int, list[Experience]] = defaultdict(list)
-        for record in reversed(records.values()):
-            held = own if record.caller == caller else by_voice[find_voice(record.caller)]
-            held.append(record)
-        share = max(1, MAX_READ // max(1, len(by_voice)))
-        return [*own, *(record for held in by_voice.values() for record in held[:share])]
+    def bits_of(self, speaker: int) -> int:
+        """The slots of the records of this caller or voice, as bits."""
+        return self._of_speaker.bits(speaker)
+
+    def records_at(self, slots: Iterable[int]) -> Sequence[Experience]:
+        """The records at these slots."""
+        return [record for slot in slots if (record := self._at_slot[slot]) is not None]
+
+    def voices_at(self, slots: Iterable[int]) -> Iterator[int]:
+        """The voices of the records at these slots."""
+        return map(self._voice_at_slot.__getitem__, slots)
+
+    def count_voices(self) -> int:
+        """How many voices have records."""
+        return len(self._counts_by_voice)
 
     def count_calls(self, key: SkillKey, digest: str, now: float, *, without: int | None = None) -> float:
         """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour.
 
         The calls of the caller ``without`` do not count.
         """
-        known = self._counts.get((key, digest, without))
+        known = self._counts[key].get((digest, without))
         if known is None or now - known[1] > _HOUR_S:
             records = (record for record in self.records_of(key) if record.caller != without)
-            known = self._counts[key, digest, without] = count_calls(records, digest, now), now
+            known = self._counts[key][digest, without] = count_calls(records, digest, now), now
         return known[0]
 
 

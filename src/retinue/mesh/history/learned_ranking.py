@@ -28,6 +28,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.history.experience_book import ExperienceBook, count_calls, weigh_record
 from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
 from retinue.mesh.history.request_likelihood import NOTHING_SERVED, count_served, likelihood
+from retinue.mesh.history.similar_records import SimilarRecords
 from retinue.mesh.search.ranking import RankedSkill, highest_score, order_of
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked
 from retinue.mesh.search.skill_texts import OWN_FIELDS
@@ -63,12 +64,6 @@ MAX_PROPOSED = 16
 """Skills that one search gets from the history though the words of their cards did not find them."""
 
 PRIOR_CALLS = 2.0
-
-MAX_ALIKE = 400
-"""Records that are compared with one request: those that share most with it."""
-
-MAX_ALIKE_PER_CALLER = 200
-"""Records of one caller that are compared with one request."""
 
 EXPLORED = 0.1
 """The share of requests whose first place goes to an unproven skill that fits equally."""
@@ -274,7 +269,7 @@ class LearnedRanking:
     def _compare(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> float:
         """How much likelier the request is for ``rival`` by its card than for ``first`` by card and calls."""
         skills = self._skill_count + 1.0
-        common = {stem: (self._count_skills(stem) + 0.5) / skills for stem in self._stems}
+        common = {stem: (count + 0.5) / skills for stem, count in self._count_skills(self._stems).items()}
         records = (
             record
             for record in self._book.records_of(_key_of(first))
@@ -291,45 +286,20 @@ class LearnedRanking:
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
-        worths = {stem: self._worth(stem) for stem in stems}
+        worths = self._weigh(stems)
         whole = sum(worths.values())
-        shared: defaultdict[str, float] = defaultdict(float)
-        record_by_id: dict[str, Experience] = {}
-        for stem, worth in list(worths.items()):
-            for record in self._book.records_with(stem, self._caller):
-                shared[record.id] += worth
-                record_by_id[record.id] = record
-        alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
-        for record in self._choose_compared(record_by_id.values(), shared):
-            record_id, norm = record.id, 0.0
-            for stem in record.stems:
-                if stem not in worths:
-                    worths[stem] = self._worth(stem)
-                norm += worths[stem]
-            alike[record.key].append((record, shared[record_id] / math.sqrt(whole * norm)))
-        return alike
-
-    def _choose_compared(
-        self, records: Iterable[Experience], shared: Mapping[str, float]
-    ) -> Iterable[Experience]:
-        """The records that share most, at most `MAX_ALIKE`: own ones first, and so many of each other caller.
-
-        Otherwise a caller with many records of similar requests would hide those of all others.
-        """
-        by_caller: defaultdict[int, list[Experience]] = defaultdict(list)
-        for record in records:
-            if self._counts_for(record):
-                is_own = record.caller == self._caller
-                by_caller[record.caller if is_own else find_voice(record.caller)].append(record)
-
-        def rank(record: Experience) -> float:
-            return shared[record.id]
-
-        own = nlargest(MAX_ALIKE_PER_CALLER, by_caller.pop(self._caller, ()), key=rank)
-        others = (
-            one for held in by_caller.values() for one in nlargest(MAX_ALIKE_PER_CALLER, held, key=rank)
+        similar = SimilarRecords(
+            self._book, worths, self._caller, only_own=self._only_own, hidden=self._ignored
         )
-        return [*own, *nlargest(MAX_ALIKE - len(own), others, key=rank)]
+        asked = frozenset(stems)
+        records = similar.choose()
+        worths |= self._weigh(set().union(*(record.stems for record in records)).difference(asked))
+        alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
+        for record in records:
+            shared = sum(map(worths.__getitem__, asked.intersection(record.stems)))
+            norm = sum(map(worths.__getitem__, record.stems))
+            alike[record.key].append((record, shared / math.sqrt(whole * norm)))
+        return alike
 
     def _counts_for(self, record: Experience) -> bool:
         is_own = record.caller == self._caller
@@ -338,15 +308,17 @@ class LearnedRanking:
     @cached_property
     def _skill_count(self) -> int:
         """The skills that were asked for at all, as they count for the caller."""
-        return self._book.stem_counts.count(None, self._caller, self._only_own, self._ignored)
+        return self._book.stem_counts.count([None], self._caller, self._only_own, self._ignored)[None]
 
-    def _worth(self, stem: int) -> float:
-        """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
-        return inverse_frequency(self._count_skills(stem), self._skill_count)
+    def _count_skills(self, stems: Iterable[int]) -> Mapping[int, int]:
+        """The skills that were asked for with each stem, as they count for the caller."""
+        return self._book.stem_counts.count(stems, self._caller, self._only_own, self._ignored)
 
-    def _count_skills(self, stem: int) -> int:
-        """The skills that were asked for with a stem, as they count for the caller."""
-        return self._book.stem_counts.count(stem, self._caller, self._only_own, self._ignored)
+    def _weigh(self, stems: Iterable[int]) -> dict[int, float]:
+        """The worth of each stem: the fewer skills are asked for with it, the more it tells."""
+        counts = self._count_skills(stems)
+        worths = {count: inverse_frequency(count, self._skill_count) for count in set(counts.values())}
+        return {stem: worths[count] for stem, count in counts.items()}
 
     def _rescore(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from retinue.core.record import Listing, ListingKey, Schema, Skill, Visibility
+from retinue.core.record import AgentRecord, Listing, ListingKey, Schema, Skill, Visibility
 from retinue.mesh.entry import Entry, kinds_of
-from retinue.mesh.search.words import GREETINGS, join_stems
+from retinue.mesh.search.words import GREETINGS, join_stems, stem_words
 
 FIELDS = {"name": 3.0, "labels": 2.0, "description": 1.0, "parameters": 0.5, "agent": 0.5}
 """Field name → weight. ``labels`` holds the title, tags and similes, ``description`` the examples too,
@@ -50,24 +51,27 @@ class SkillText:
 
 @dataclass(frozen=True, slots=True)
 class ListingText:
-    """All skills of one listing. ``words`` maps a stem to a word, ``digest`` changes with the text."""
+    """All skills of one listing. ``digest`` changes with the text.
+
+    ``find_words`` gives a word for each of some stems. It reads the fields that have one of them, because
+    only stems that are new to an index need a word.
+    """
 
     listing_id: ListingKey
     digest: str
     skills: tuple[SkillText, ...]
-    words: Mapping[str, str]
+    find_words: Callable[[Set[str]], Mapping[str, str]]
 
 
 def render_text(listing: Listing) -> ListingText:
     """The searchable text of the listing."""
     record = listing.record
-    words: dict[str, str] = {}
-    agent = _join((record.name, record.title or "", *record.topics, record.description), words)
+    agent = _join(_agent_texts(record))
     skills = tuple(
-        SkillText(listing.id, skill.id, skill.visibility, (*_render_skill(skill, words), agent))
+        SkillText(listing.id, skill.id, skill.visibility, (*map(_join, _skill_texts(skill)), agent))
         for skill in record.skills
     )
-    return ListingText(listing.id, text_digest(listing), skills, words)
+    return ListingText(listing.id, text_digest(listing), skills, partial(_find_words, record, skills))
 
 
 def text_digest(listing: Listing) -> str:
@@ -86,13 +90,34 @@ def entry_text_digest(entry: Entry) -> str | None:
     return f"{entry.digest} {entry.kinds}" if entry.digest is not None else None
 
 
-def _render_skill(skill: Skill, words: dict[str, str]) -> tuple[str, str, str, str]:
-    # In reverse order of the fields: the last word of a stem is kept, and a name is the best one to show.
-    parameters = _join(_parameter_texts(skill.input_schema), words)
+def _find_words(record: AgentRecord, skills: tuple[SkillText, ...], stems: Set[str]) -> Mapping[str, str]:
+    """The last word of each stem: names are read last, because a name is the best word to show."""
+    fields: list[tuple[str, Iterable[str]]] = []
+    for skill, text in zip(record.skills, skills, strict=True):
+        if not fields:
+            fields.append((text.fields[AGENT_FIELD], _agent_texts(record)))
+        fields += reversed([*zip(text.fields, _skill_texts(skill), strict=False)])
+    return {
+        stem: word
+        for joined, texts in fields
+        if not stems.isdisjoint(joined.split())
+        for stem, word in stem_words("\n".join(texts), keep=GREETINGS)
+    }
+
+
+def _agent_texts(record: AgentRecord) -> Iterable[str]:
+    return (record.name, record.title or "", *record.topics, record.description)
+
+
+def _skill_texts(skill: Skill) -> tuple[Iterable[str], Iterable[str], Iterable[str], Iterable[str]]:
+    """The texts of each field but the last, in the order of `FIELDS`."""
     examples = (example.text for example in skill.examples[:MAX_EXAMPLES] if example.text)
-    description = _join((skill.description, *examples), words)
-    labels = _join((skill.title or "", *skill.tags, *skill.similes), words)
-    return _join((skill.id,), words), labels, description, parameters
+    return (
+        (skill.id,),
+        (skill.title or "", *skill.tags, *skill.similes),
+        (skill.description, *examples),
+        _parameter_texts(skill.input_schema),
+    )
 
 
 def _parameter_texts(schema: Schema | None) -> Iterator[str]:
@@ -111,7 +136,5 @@ def _parameter_texts(schema: Schema | None) -> Iterator[str]:
                     yield from (value for value in values[:_MAX_ENUM_VALUES] if isinstance(value, str))
 
 
-def _join(texts: Iterable[str], words: dict[str, str]) -> str:
-    stems, of_stems = join_stems("\n".join(texts), keep=GREETINGS)
-    words.update(of_stems)
-    return stems
+def _join(texts: Iterable[str]) -> str:
+    return join_stems("\n".join(texts), keep=GREETINGS)

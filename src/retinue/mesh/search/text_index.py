@@ -123,13 +123,15 @@ class MemoryTextIndex:
         for text in texts:
             self.remove([text.listing_id])
             self._texts[text.listing_id] = text
+            stems = {stem for skill in text.skills for stem in skill.stems}
+            words = text.find_words(stems.difference(self._postings))
             for at, skill in enumerate(text.skills):
                 self._skills += 1
                 self._length += skill.length
                 for stem in skill.stems:
                     if stem not in self._postings:
                         self._postings[stem] = {}
-                        self._words[stem] = text.words.get(stem, stem)
+                        self._words[stem] = words.get(stem, stem)
                         if self._sorted is not None:
                             insort(self._sorted, stem)
                     self._postings[stem][text.listing_id, at] = None

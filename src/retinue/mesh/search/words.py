@@ -203,19 +203,13 @@ def stem_words(text: str, *, keep: frozenset[str] = frozenset()) -> list[tuple[s
     return telling or [(word, word) for word in split_words(text)]
 
 
-def join_stems(text: str, *, keep: frozenset[str] = frozenset()) -> tuple[str, dict[str, str]]:
-    """The stems of `stem_words`, separated by spaces, and the last word of each stem.
+def join_stems(text: str, *, keep: frozenset[str] = frozenset()) -> str:
+    """The stems of `stem_words`, separated by spaces.
 
     A text that is indexed has hundreds of words, of which most are known.
     """
-    chunks, stems = _chunks(text), _stems_beside(keep)
-    joined = " ".join(filter(None, map(stems.joined.__getitem__, chunks)))
-    if not joined:
-        words = split_words(text)
-        return " ".join(words), dict(zip(words, words, strict=True))
-    # the last word of a stem is kept, so the last place of each chunk counts
-    distinct = [*dict.fromkeys(reversed(chunks))]
-    return joined, dict(chain.from_iterable(map(stems.__getitem__, reversed(distinct))))
+    joined = " ".join(filter(None, map(_stems_beside(keep).joined.__getitem__, _chunks(text))))
+    return joined or " ".join(split_words(text))
 
 
 def _chunks(text: str) -> list[str]:

@@ -41,9 +41,6 @@ FIRST_PORTS = (9000, 8101, 8102)
 
 _SHIFTS = 200
 _LISTED_WITHIN_S = 30.0
-_READY_WITHIN_S = 60.0
-"""Longer than for other children, because the demo ends with the first that does not start."""
-
 _PROBE_S = 2.0
 
 
@@ -231,11 +228,7 @@ def _child(program: str, file: str, variables: Mapping[str, str], listener: sock
     section = config.agent or config.coordinator
     name = file if section is None else section.name
     return ChildSpec(
-        name,
-        ("koi", program, "--config", str(CONFIGS / file)),
-        {**os.environ, **variables},
-        listener,
-        ready_within_s=_READY_WITHIN_S,
+        name, ("koi", program, "--config", str(CONFIGS / file)), {**os.environ, **variables}, listener
     )
 
 
