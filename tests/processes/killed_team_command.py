@@ -12,12 +12,14 @@ from typing import Any
 
 from retinue.cli.program import program
 from retinue.runtime.commands.teams import commands
+from retinue.runtime.teams.staging import Staging
 from retinue.runtime.teams.store import TeamStore
 
 STAGES: dict[str, tuple[Any, str]] = {
     "fetched": (commands, "pull_team"),
     "verified": (commands.TeamCommands, "_check"),
-    "unpacked": (TeamStore, "install"),
+    "unpacking": (Staging, "end"),
+    "unpacked": (Staging, "publish"),
     "environments made": (commands, "make_environments"),
     "switched": (TeamStore, "write_row"),
     "checked": (commands, "pass_check"),

@@ -91,4 +91,5 @@ def test_after_a_kill_the_hub_and_the_commands_have_the_digest_before(teams: Tea
     assert {**teams.read_row(), "failed": {}, "programs": []} == {**row, "failed": {}, "programs": []}
 
     assert "serves" in teams.run(*up)
+    assert not [*(teams.folder / "state" / "teams").rglob(".incoming-*")]
     assert (teams.read_row()["active"], teams.greet()) == (teams.digests[number], f"Hello {number}, Ada!")

@@ -18,7 +18,8 @@ from retinue.core.errors import InvalidSettingError, StateError
 from retinue.core.record import ListingKey
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams import recording as record_commands
-from retinue.runtime.commands.teams.commands import TeamCommands, refuse_existing
+from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.runtime.commands.teams.packing import refuse_existing
 from retinue.runtime.commands.teams.recording import RecordOptions, record_calls
 from retinue.runtime.commands.teams.replaying import play_call, write_models
 from retinue.runtime.commands.teams.source import read_source

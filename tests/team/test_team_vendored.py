@@ -6,12 +6,13 @@ import hashlib
 import platform
 from base64 import b64encode
 from collections.abc import Mapping
+from io import BytesIO
 
 import orjson
 import pytest
 
 from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
-from retinue.runtime.commands.teams import commands
+from retinue.runtime.commands.teams import commands, packing
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.teams.environments import Environments
 from retinue.runtime.teams.store import TeamStore
@@ -122,10 +123,10 @@ def test_packages_are_those_that_a_lock_names_and_all_of_them(
     ]
     files = {"p.toml": PYTHON_LOCK, "n.json": NPM_LOCK, **packages}
     if not problem:
-        check_vendored(rows, lock, files, where="words")
+        check_vendored(rows, lock, lambda path: BytesIO(files[path]), where="words")
         return
     with pytest.raises(TeamRefusedError, match=problem):
-        check_vendored(rows, lock, files, where="words")
+        check_vendored(rows, lock, lambda path: BytesIO(files[path]), where="words")
 
 
 def test_a_wheel_may_be_larger_than_a_file_of_an_agent() -> None:
@@ -144,7 +145,7 @@ async def test_up_uses_the_packages_of_the_digest_and_refuses_others_before_it_u
     write_team(more=more, imports={"files": {"lock": "locks/files/pylock.toml", "packages": 1}})
     content = b"wheel"
     monkeypatch.setattr(
-        commands, "vendor_packages", lambda *_: [TeamFile(f"vendor/wheels/{PURE}", "wheels", content)]
+        packing, "vendor_packages", lambda *_: [TeamFile(f"vendor/wheels/{PURE}", "wheels", content)]
     )
     plain = await teams.pack(folder, registry=None, output=None)
     packed = await teams.pack(folder, registry=None, output=None, vendor=True)

@@ -113,7 +113,8 @@ class TimeLimit(Alarm):
             raise RuntimeError("a time limit needs a running task")
         self._task = task
         self._cancelling = task.cancelling()
-        self.reschedule(self.when)
+        if self.when is not None:
+            self.set(self.when)
         return self
 
     def __exit__(

@@ -39,6 +39,7 @@ from retinue.oci.codec.artifacts import (
 )
 from retinue.oci.codec.bulk import Pulled
 from retinue.oci.codec.catalog import INDEX, INDEX_TAG, Catalog, index_artifact, parse_index_artifact
+from retinue.oci.codec.exchange import BlobSink
 from retinue.oci.codec.manifest import Descriptor, StoredManifest
 from retinue.oci.codec.reference import (
     DEFAULT_TAG,
@@ -127,6 +128,10 @@ class CopyableRegistry(Registry, Protocol):
 
     async def pull_blob(self, repository: str, blob: Descriptor) -> bytes:
         """Pull and verify the content of a descriptor. Raises ContentMissingError, DigestMismatchError."""
+        ...
+
+    async def copy_blob(self, repository: str, blob: Descriptor, sink: BlobSink) -> None:
+        """Give the content of a descriptor to a sink, which verifies it. Raises ContentMissingError."""
         ...
 
     async def push_package(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 import orjson
 
@@ -24,6 +25,9 @@ from retinue.oci.codec.reference import digest_of
 from retinue.team.files import MAX_TEAM_BYTES
 
 MAX_LAYOUT_BYTES = MAX_TEAM_BYTES + 64 * 1024 * 1024
+MAX_MEMBERS = 1_000
+"""A team and its signatures have fewer than twenty blobs."""
+PIECE_BYTES = 256 * 1024
 _BLOBS = "blobs/sha256/"
 
 
@@ -50,13 +54,18 @@ def render_layout(packages: Mapping[str, Package]) -> bytes:
 
 
 class LayoutFile:
-    """The manifests and blobs of a tar file; every blob is checked against its digest when it is read."""
+    """The manifests and blobs of a tar file; every blob is checked against its digest when it is read.
 
-    def __init__(self, content: bytes, name: str) -> None:
+    ``open_file`` opens the file anew. The file is never in memory as a whole.
+    """
+
+    def __init__(self, open_file: Callable[[], BinaryIO], name: str) -> None:
         self.name = name
-        self._members = _read_members(content, name)
+        self._open = open_file
+        with open_file() as file:
+            self._members = _find_members(file, name)
         try:
-            rows = orjson.loads(self._members["index.json"])["manifests"]
+            rows = orjson.loads(self._read("index.json"))["manifests"]
             self._entries = [parse_descriptor(row, where=name) for row in rows]
         except (KeyError, ValueError, TypeError) as error:
             raise TeamRefusedError("not_a_team", name, "it is no OCI layout in a tar file") from error
@@ -82,27 +91,56 @@ class LayoutFile:
 
     def read_blob(self, digest: str) -> bytes:
         """Checked content. Raises ReferenceNotFoundError, TeamRefusedError."""
-        content = self._members.get(_BLOBS + digest.removeprefix("sha256:"))
-        if content is None:
-            raise ReferenceNotFoundError(self.name, digest)
+        content = b"".join(self.read_pieces(digest))
         if digest_of(content) != digest:
             raise TeamRefusedError("changed", self.name, f"its blob {digest[:19]} has other content")
         return content
 
+    def read_pieces(self, digest: str) -> Iterator[bytes]:
+        """Content in pieces, which the caller checks. Raises ReferenceNotFoundError."""
+        name = _BLOBS + digest.removeprefix("sha256:")
+        if name not in self._members:
+            raise ReferenceNotFoundError(self.name, digest)
+        return self._read_pieces(name)
 
-def _read_members(content: bytes, name: str) -> dict[str, bytes]:
-    """The plain files of a tar file by name, of the first of each name; nothing is written."""
-    if len(content) > MAX_LAYOUT_BYTES:
+    def _read(self, name: str) -> bytes:
+        return b"".join(self._read_pieces(name))
+
+    def _read_pieces(self, name: str) -> Iterator[bytes]:
+        member = self._members[name]
+        left_bytes = member.size_bytes
+        with self._open() as file:
+            file.seek(member.position)
+            while left_bytes and (piece := file.read(min(left_bytes, PIECE_BYTES))):
+                left_bytes -= len(piece)
+                yield piece
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """Where the content of a member is in the file."""
+
+    position: int
+    size_bytes: int
+
+
+def _find_members(file: BinaryIO, name: str) -> dict[str, _Member]:
+    """The plain files of a tar file by name, of the first of each name; only headers are read."""
+    file_bytes = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if file_bytes > MAX_LAYOUT_BYTES:
         raise TeamRefusedError("too_large", name, f"it is over {MAX_LAYOUT_BYTES:,} bytes")
-    members: dict[str, bytes] = {}
+    members: dict[str, _Member] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            for member in archive:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for number, member in enumerate(archive):
+                if number == MAX_MEMBERS:
+                    raise TeamRefusedError("too_large", name, f"it has over {MAX_MEMBERS:,} members")
                 # a sparse member declares a size that the file does not have, and reading allocates it
-                if member.issparse() or member.size > len(content):
+                if member.issparse() or member.size > file_bytes:
                     raise TeamRefusedError("too_large", name, "a member declares more than the file holds")
-                if member.isreg() and (file := archive.extractfile(member)) is not None:
-                    members.setdefault(member.name, file.read())
+                if member.isreg():
+                    members.setdefault(member.name, _Member(member.offset_data, member.size))
     except (tarfile.TarError, ValueError, OverflowError, EOFError, OSError) as error:
         raise TeamRefusedError("not_a_team", name, "it is no tar file") from error
     return members

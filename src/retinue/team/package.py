@@ -200,10 +200,12 @@ def read_config(config: bytes, *, digest: str, where: str) -> Team:
     return Team(digest, definition, lock, rows)
 
 
-def read_files(team: Team, layers: Mapping[str, bytes], *, where: str) -> list[TeamFile]:
+def read_files(
+    team: Team, layers: Mapping[str, bytes], *, where: str, kinds: Sequence[str] = LAYERS
+) -> list[TeamFile]:
     """The checked files of a team; ``layers`` are the archives by kind. Raises TeamRefusedError."""
     files: list[TeamFile] = []
-    for layer in LAYERS:
+    for layer in kinds:
         rows = [row for row in team.files if row.layer == layer]
         if rows:
             files += read_layer(layers.get(layer, b""), rows, where=where)

@@ -11,8 +11,9 @@ import hashlib
 import platform
 import tomllib
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader, BytesIO
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -220,11 +221,15 @@ def _permits(values: Any, own: str) -> bool:
 
 
 def check_vendored(
-    rows: Iterable[FileRow], lock: TeamLock, files: Mapping[str, bytes], *, where: str
+    rows: Iterable[FileRow],
+    lock: TeamLock,
+    open_file: Callable[[str], BytesIO | BufferedReader],
+    *,
+    where: str,
 ) -> None:
     """Raise TeamRefusedError unless each package is one that a lock names, and none is missing here.
 
-    ``rows`` are those of all files of the team, ``files`` their contents by path.
+    ``rows`` are those of all files of the team, which ``open_file`` opens by path.
     """
     wheels = {row.path: row.sha256 for row in rows if row.layer == WHEELS_LAYER}
     archives = {row.path for row in rows if row.layer == ARCHIVES_LAYER}
@@ -233,7 +238,8 @@ def check_vendored(
     named_wheels: set[tuple[str, str]] = set()
     needed: dict[str, str] = {}
     for path in list_lock_files(lock):
-        content = files[path]
+        with open_file(path) as file:
+            content = file.read()
         if path.endswith(".json"):
             needed |= {
                 archive.path: f"{archive.name} {archive.version}" for archive in list_archives(content)
@@ -245,7 +251,9 @@ def check_vendored(
         if (path.removeprefix(f"{WHEELS}/"), sha256) not in named_wheels:
             raise TeamRefusedError("changed", where, f"no lock of the team names {path} with its hash")
     for path in archives:
-        if path != f"{ARCHIVES}/{hashlib.sha512(files[path]).hexdigest()}.tgz" or path not in needed:
+        with open_file(path) as file:
+            sha512 = hashlib.file_digest(file, "sha512").hexdigest()
+        if path != f"{ARCHIVES}/{sha512}.tgz" or path not in needed:
             raise TeamRefusedError("changed", where, f"no lock of the team names {path[:40]}… with its hash")
     if missing := sorted(needed.keys() - wheels.keys() - archives):
         problem = f"it has no archive of {needed[missing[0]]} for this machine ({describe_machine()})"

@@ -237,20 +237,32 @@ class HttpClient:
             raise _to_transport_error(error, target) from error
 
     def stream(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> AbstractAsyncContextManager[HttpStream]:
         """Send one request and yield the response, whatever its status, as soon as its headers arrive.
 
         Only connecting has a time limit; the caller limits the rest. Leaving the block before the end of the
-        body closes the connection, which tells the server. Raises TransportError and UrlRefusedError.
+        body closes the connection, which tells the server. ``tls`` replaces the system's certificate
+        authorities. Raises TransportError and UrlRefusedError.
         """
-        if self._may_be_plain(url, body):
+        if tls is None and self._may_be_plain(url, body):
             return self._plain.stream(method, url, headers=headers, body=body)
-        return self._stream(method, url, headers, body)
+        return self._stream(method, url, headers, body, tls)
 
     @asynccontextmanager
     async def _stream(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        tls: ssl.SSLContext | None,
     ) -> AsyncIterator[HttpStream]:
         session, target = self._prepare(url)
         try:
@@ -260,6 +272,7 @@ class HttpClient:
                 headers=headers,
                 data=_payload(body),
                 allow_redirects=False,
+                ssl=tls if tls is not None else True,
                 timeout=_UNBOUNDED,
             )
         except _FAILURES as error:

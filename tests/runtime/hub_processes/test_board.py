@@ -54,9 +54,11 @@ def test_a_process_gives_way_to_one_that_serves_and_has_fewer_connections(boards
 
 
 def test_a_process_counts_the_chains_that_it_begins(tmp_path: Path) -> None:
-    for index in range(3):
-        make = own_names(HubPlace(index, 3, tmp_path, "hub-1", 0, 0))
-        assert {owner_of(make().encode(), 3) for _ in range(20)} == {index}
+    for index, count in ((0, 3), (1, 3), (2, 3), (63, 64)):
+        make = own_names(HubPlace(index, count, tmp_path, "hub-1", 0, 0))
+        names = {make() for _ in range(20)}
+        assert len(names) == 20
+        assert {owner_of(name.encode(), count) for name in names} == {index}
 
 
 def test_a_process_finds_its_place_once(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from retinue.cli.output import note, print_json, warn, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
-    from retinue.runtime.commands.teams.commands import Comparison, PackedTeam
+    from retinue.runtime.commands.teams.comparing import Comparison
+    from retinue.runtime.commands.teams.packing import PackedTeam
 
 _folder_argument = click.argument(
     "folder", default=".", type=click.Path(file_okay=False, exists=True, path_type=Path)

@@ -64,7 +64,7 @@ async def _record(
     name: str, output: Path, for_s: float, calls: int, is_agreed: bool, force: bool
 ) -> TeamTrace:
     from retinue.runtime.commands.client import open_client
-    from retinue.runtime.commands.teams.commands import refuse_existing
+    from retinue.runtime.commands.teams.packing import refuse_existing
     from retinue.runtime.commands.teams.recording import RecordOptions, find_running, record_calls
     from retinue.storage.files import replace_file, storage_errors
     from retinue.team.trace import render_trace

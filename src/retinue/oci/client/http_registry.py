@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import structlog
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
@@ -20,12 +21,13 @@ from retinue.core.errors import (
     RegistryRefusedError,
     RegistryUnreachableError,
 )
+from retinue.mesh.time_limit import TimeLimit
 from retinue.oci.codec import bulk, changes, flows, referrers
 from retinue.oci.codec.artifacts import Artifact, Guard, NewArtifact, Package, render_artifact
 from retinue.oci.codec.auth import RegistryCredentials, RegistryLogin, authorized
 from retinue.oci.codec.bulk import Pulled
 from retinue.oci.codec.catalog import Catalog
-from retinue.oci.codec.exchange import Flow, RegistryRequest, Response, origin_of
+from retinue.oci.codec.exchange import BlobSink, Flow, RegistryRequest, Response, origin_of
 from retinue.oci.codec.manifest import Descriptor, StoredManifest
 from retinue.oci.codec.reference import Reference, choose_tag
 from retinue.oci.codec.wire import is_transient, parse_retry_after
@@ -39,6 +41,7 @@ ATTEMPTS = 5
 WAIT_INITIAL_S = 0.1
 WAIT_MAX_S = 2.0
 WAIT_JITTER_S = 0.1
+MAX_ERROR_BYTES = 64 * 1024
 
 T = TypeVar("T")
 
@@ -138,6 +141,10 @@ class HttpRegistry:
     async def pull_blob(self, repository: str, blob: Descriptor) -> bytes:
         where = f"{repository}@{blob.digest}"
         return await self._read(lambda: flows.pull_blob(repository, blob, where=where))
+
+    async def copy_blob(self, repository: str, blob: Descriptor, sink: BlobSink) -> None:
+        where = f"{repository}@{blob.digest}"
+        await self._read(lambda: flows.copy_blob(repository, blob, sink, where=where))
 
     async def list_referrers(
         self, repository: str, digest: str, artifact_type: str | None = None
@@ -339,7 +346,32 @@ class RegistryServer:
             raise _TransientError(url, answer)
         return answer
 
+    async def _stream(
+        self, request: RegistryRequest, sink: BlobSink, url: str, timeout_s: float
+    ) -> HttpResponse:
+        """Send a request whose response goes to a sink; the time limit is that of each piece of it."""
+        what = request.what or url
+        body = b""
+        try:
+            with TimeLimit(timeout_s) as limit:
+                opening = self._client.stream(request.method, url, headers=request.headers, tls=self._tls)
+                async with opening as stream:
+                    if stream.status == 200:
+                        sink.begin()
+                        while piece := await stream.read_some():
+                            sink.add(piece)
+                            limit.reschedule(_now() + self._timeout_s)
+                    else:
+                        body = await stream.read(MAX_ERROR_BYTES)
+                    return HttpResponse(stream.status, CIMultiDictProxy(CIMultiDict(stream.headers)), body)
+        except TimeoutError:
+            raise CallTimedOutError(
+                what, self._timeout_s, layer="registry request", setting="timeouts.registry_s"
+            ) from None
+
     async def _send(self, request: RegistryRequest, url: str, timeout_s: float) -> HttpResponse:
+        if request.sink is not None:
+            return await self._stream(request, request.sink, url, timeout_s)
         return await self._client.request(
             request.method,
             url,

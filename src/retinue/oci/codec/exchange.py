@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import orjson
@@ -24,12 +24,25 @@ _READING = frozenset({"GET", "HEAD"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+class BlobSink(Protocol):
+    """Takes content piece by piece; what it raises ends the transfer."""
+
+    def begin(self) -> None:
+        """Take the content from its first byte, also after an attempt that was broken off."""
+        ...
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryRequest:
     """One HTTP request; ``url`` is a path below the registry's base, or absolute.
 
     ``what`` names the requested object in errors. A ``repeatable`` request may be sent again after its
-    response was lost.
+    response was lost. ``sink`` takes the body of a response with status 200 as it comes; that of the response
+    is then empty, and ``max_response_bytes`` is for the sink to check.
     """
 
     method: str
@@ -39,6 +52,7 @@ class RegistryRequest:
     max_response_bytes: int = MAX_MANIFEST_BYTES
     what: str = ""
     always_repeatable: bool = False
+    sink: BlobSink | None = field(default=None, repr=False, compare=False)
 
     @property
     def repeatable(self) -> bool:

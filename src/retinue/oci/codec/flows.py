@@ -31,6 +31,7 @@ from retinue.oci.codec.artifacts import (
 from retinue.oci.codec.catalog import CATALOG_TYPE, Catalog, Heads, parse_heads
 from retinue.oci.codec.exchange import (
     REDIRECTS,
+    BlobSink,
     Flow,
     RegistryRequest,
     Response,
@@ -164,6 +165,24 @@ def pull_blob(repository: str, blob: Descriptor, *, where: str) -> Flow[bytes]:
 
     Raises ContentMissingError, DigestMismatchError, MalformedArtifactError, RegistryRefusedError.
     """
+    content = (yield from _request_blob(repository, blob, where)).body
+    digest = digest_of(content)
+    if digest != blob.digest:
+        raise DigestMismatchError(where, blob.digest, digest)
+    return content
+
+
+def copy_blob(repository: str, blob: Descriptor, sink: BlobSink, *, where: str) -> Flow[None]:
+    """Give the content of a descriptor to a sink as it comes, following redirects; the sink verifies it.
+
+    Raises ContentMissingError, MalformedArtifactError, RegistryRefusedError, and what the sink raises.
+    """
+    yield from _request_blob(repository, blob, where, sink)
+
+
+def _request_blob(
+    repository: str, blob: Descriptor, where: str, sink: BlobSink | None = None
+) -> Flow[Response]:
     if blob.size_bytes > MAX_BLOB_BYTES:
         raise MalformedArtifactError(
             where, f"its content of {blob.size_bytes:,} bytes exceeds the limit of {MAX_BLOB_BYTES:,}"
@@ -171,20 +190,17 @@ def pull_blob(repository: str, blob: Descriptor, *, where: str) -> Flow[bytes]:
     # The size in the manifest is the limit: a longer response is cut off.
     cap = max(blob.size_bytes, _SMALL_BYTES)
     response = yield RegistryRequest(
-        "GET", f"/v2/{repository}/blobs/{blob.digest}", max_response_bytes=cap, what=where
+        "GET", f"/v2/{repository}/blobs/{blob.digest}", max_response_bytes=cap, what=where, sink=sink
     )
     for _ in range(MAX_REDIRECTS):
         if response.status not in REDIRECTS:
             break
         # Large registries redirect to blob storage; the digest is verified all the same.
-        response = yield RegistryRequest("GET", next_host(response), max_response_bytes=cap, what=where)
+        there = next_host(response)
+        response = yield RegistryRequest("GET", there, max_response_bytes=cap, what=where, sink=sink)
     if response.status == 404:
         raise ContentMissingError(where, blob.digest)
-    content = expect(response, 200).body
-    digest = digest_of(content)
-    if digest != blob.digest:
-        raise DigestMismatchError(where, blob.digest, digest)
-    return content
+    return expect(response, 200)
 
 
 def delete(reference: Reference) -> Flow[None]:

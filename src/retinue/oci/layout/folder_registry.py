@@ -42,6 +42,7 @@ from retinue.oci.codec.artifacts import (
 )
 from retinue.oci.codec.bulk import Pulled
 from retinue.oci.codec.catalog import Heads
+from retinue.oci.codec.exchange import BlobSink
 from retinue.oci.codec.layout_index import SUBJECT, Index
 from retinue.oci.codec.manifest import (
     EMPTY_CONFIG,
@@ -73,6 +74,7 @@ RESERVED_PARTS = frozenset({INDEX_FILE, MARK_FILE, BLOBS_FOLDER})
 """Path parts of nested repositories that would collide with files of the outer repository."""
 
 LAYOUTS_CACHED = 4096
+_PIECE_BYTES = 256 * 1024
 LARGE_BYTES = 1024 * 1024
 """Larger files are read in a thread."""
 
@@ -188,6 +190,13 @@ class LayoutRegistry:
         if content is None:
             raise ContentMissingError(repository, blob.digest)
         return content
+
+    async def copy_blob(self, repository: str, blob: Descriptor, sink: BlobSink) -> None:
+        """Give stored content to a sink, which verifies it. Raises ContentMissingError, StateDamagedError."""
+        path = self._layout(repository).find_file(blob.digest)
+        if path is None:
+            raise ContentMissingError(repository, blob.digest)
+        await asyncio.to_thread(_copy_file, path, sink)
 
     async def push(
         self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None
@@ -439,6 +448,17 @@ class LayoutRegistry:
             hidden = RESERVED_PARTS if name else RESERVED_PARTS | {SAVED_FILES}
             folders[:] = [f for f in folders if f not in hidden and is_repository(f)]
         return sorted(names)
+
+
+def _copy_file(path: Path, sink: BlobSink) -> None:
+    sink.begin()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                sink.add(piece)
+    except OSError as error:
+        problem = str(error.strerror)
+        raise StateDamagedError(str(path), problem, remedy="publish what it holds again") from error
 
 
 def _target(reference: Reference, index: Index | None) -> str | None:

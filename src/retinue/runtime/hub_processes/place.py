@@ -19,6 +19,9 @@ from retinue.storage.state import HUB_PLACE_VARIABLE
 LEADER = 0
 """The number of the process that runs everything that one process of a hub runs."""
 
+_ENDS = tuple(character.encode() for character in "0123456789abcdef")
+"""The last characters of names that a process makes: digits in hex, which end names of any kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class HubPlace:
@@ -83,13 +86,18 @@ def owner_of(name: bytes, count: int) -> int:
 
 
 def own_names(place: HubPlace, make: Callable[[], str] = new_id) -> Callable[[], str]:
-    """Makes names that tell every process that this one has what they mean."""
+    """Makes names that tell every process that this one has what they mean.
+
+    Their last character is chosen so. To make names until one fits would take as many as there are processes.
+    """
 
     def make_own() -> str:
         while True:
-            name = make()
-            if owner_of(name.encode(), place.count) == place.index:
-                return name
+            begin = make()[:-1]
+            hashed = crc32(begin.encode())
+            for end in _ENDS:
+                if crc32(end, hashed) % place.count == place.index:
+                    return begin + end.decode()
 
     return make_own
 

@@ -22,6 +22,7 @@ from retinue.mesh.directory.sources import MemberId
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.teams.environments import Environments, find_npm_program, find_python_program
 from retinue.runtime.teams.rollout import list_digests
+from retinue.runtime.teams.staging import FILES as FILES
 from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import TEAM_BUDGET_VARIABLE, TEAM_VARIABLE, State
@@ -32,7 +33,6 @@ from retinue.team.toml_text import quote, render_value
 CONFIG = "config.json"
 MANIFEST = "manifest.json"
 SIGNATURES = "signatures.json"
-FILES = "files"
 SETTINGS = "retinue.toml"
 
 _log = structlog.get_logger("retinue.teams")

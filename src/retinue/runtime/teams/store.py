@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,14 +25,13 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError
+from retinue.runtime.teams.staging import INCOMING, Staging, staging
 from retinue.storage.files import (
     hold_lock,
     make_folder,
     refuse_gone,
     replace_file,
     storage_errors,
-    sync_folder,
-    write_file,
 )
 from retinue.storage.state import State
 
@@ -47,7 +46,6 @@ _SECRETS = "secrets.json"
 _FORMER_SECRETS = "secrets.before.json"
 _SECRETS_OF = "secrets-{}.json"
 _PRIVATE = 0o600
-_INCOMING = ".incoming-"
 KEPT_DIGESTS = 3
 _LOCK_WITHIN_S = 0.2
 """The hub holds a team for less than this while it puts one back."""
@@ -219,7 +217,7 @@ class TeamStore:
         except Timeout:
             raise BusyError(f"another command changes the team {name}", 5.0) from None
         try:
-            for leftover in folder.glob(f"{_INCOMING}*"):
+            for leftover in folder.glob(f"{INCOMING}*"):
                 _remove(leftover)
             row = self.read_rows().get(name, TeamRow(name))
             if not row.is_settled:
@@ -252,26 +250,18 @@ class TeamStore:
             make_folder(folder)
         return folder
 
+    def staging(self, name: str, digest: str) -> AbstractContextManager[Staging]:
+        """Takes the files of a digest, and removes them unless they are published; see `Staging`."""
+        return staging(self.folder_of(name, digest))
+
     def install(self, name: str, digest: str, files: Mapping[str, bytes]) -> Path:
         """Write the files of a digest; all of them appear at once, or none."""
         folder = self.folder_of(name, digest)
-        if folder.is_dir():
-            return folder
-        incoming = folder.parent / f"{_INCOMING}{secrets.token_hex(6)}"
-        with storage_errors(folder):
-            try:
+        if not folder.is_dir():
+            with self.staging(name, digest) as place:
                 for path, content in files.items():
-                    place = incoming / path
-                    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    write_file(place, content, mode=0o400)
-                # a power failure after the rename leaves no empty file under the digest
-                for place in {incoming, *(path for path in incoming.rglob("*") if path.is_dir())}:
-                    sync_folder(place)
-                incoming.rename(folder)
-                sync_folder(folder.parent)
-            except BaseException:
-                _remove(incoming)
-                raise
+                    place.write(path, content)
+                place.publish()
         return folder
 
     def keep_only(self, row: TeamRow) -> TeamRow:

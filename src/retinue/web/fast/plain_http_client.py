@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +43,7 @@ from retinue.web.transport import (
 
 _FAILURES = (OSError, httptools.HttpParserError)
 _REMEMBERED_URLS: Final = 4096
+_REMEMBERED_NAMES: Final = 256
 
 _DEFAULT_HEADERS: Final = (
     ("user-agent", "User-Agent: retinue"),
@@ -317,10 +318,9 @@ def _find_target(url: str, allow_private: bool) -> CheckedUrl | None:
 
 def _render_request(method: str, target: CheckedUrl, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
-    # lists, not generators: every call of an agent elsewhere gets here
-    names = [name.lower() for name in headers]
+    # a list, not a generator: every call of an agent elsewhere gets here
     lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.origin[len('http://') :]}"]
-    lines += [line for name, line in _DEFAULT_HEADERS if name not in names]
+    lines += _list_defaults(tuple(headers))
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None or method not in ("GET", "HEAD"):
         lines.append(f"Content-Length: {len(body or b'')}")
@@ -328,3 +328,10 @@ def _render_request(method: str, target: CheckedUrl, headers: Mapping[str, str],
     if not text.count("\r") == text.count("\n") == len(lines) + 1:
         raise TransportError(target.origin, "a header holds a line break", sent=False)
     return text.encode() + (body or b"")
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def _list_defaults(names: tuple[str, ...]) -> Sequence[str]:
+    """The lines that a request has unless it has headers of these names."""
+    given = {name.lower() for name in names}
+    return [line for name, line in _DEFAULT_HEADERS if name not in given]

@@ -1,4 +1,4 @@
-"""Packs, starts, stops and lists teams."""
+"""Starts and stops teams."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import orjson
 import semver
 
-from retinue.cards.signatures import TrustedKeys
-from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
-from retinue.oci.codec.artifacts import Package
-from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor
+from retinue.core.errors import InvalidSettingError, TeamRefusedError
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.hub_start import ensure_hub
-from retinue.runtime.commands.publishing import check_location
 from retinue.runtime.commands.teams.acceptance import (
     check_data,
     check_programs,
     check_requires,
     check_version,
 )
+from retinue.runtime.commands.teams.comparing import describe_change
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
-from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
+from retinue.runtime.commands.teams.import_tools import check_imports
 from retinue.runtime.commands.teams.installed import (
     check_files,
     make_environments,
@@ -39,14 +34,13 @@ from retinue.runtime.commands.teams.names import (
     check_mesh_names,
     check_workflow_names,
 )
-from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
+from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
     check_installed_policies,
-    check_team_policies,
-    compare_policies,
 )
 from retinue.runtime.commands.teams.secret_values import find_secrets
-from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.commands.teams.showing import TeamViews
+from retinue.runtime.commands.teams.unpacking import unpack
 from retinue.runtime.commands.teams.upgrading import (
     RolloutOptions,
     ask_for_rollout,
@@ -56,47 +50,21 @@ from retinue.runtime.commands.teams.upgrading import (
     refuse_other_rollout,
     wait_for_drain,
 )
-from retinue.runtime.commands.teams.vendoring import vendor_packages
-from retinue.runtime.factories import card_keys, card_signer, configured_registry
-from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.programs import (
-    CONFIG,
-    FILES,
-    MANIFEST,
-    SETTINGS,
-    SIGNATURES,
     find_renewed,
-    import_table,
     read_installed,
-    render_settings,
 )
 from retinue.runtime.teams.schedules import list_schedule_names, remove_schedules, renew_schedules
-from retinue.runtime.teams.store import TeamRow, TeamStore, read_clock
+from retinue.runtime.teams.store import TeamRow, read_clock
 from retinue.settings import Settings
-from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
-from retinue.team.definition import DATA, TeamImport
-from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
-from retinue.team.files import ARCHIVES_LAYER, WHEELS_LAYER
-from retinue.team.layout_file import render_layout
-from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
-from retinue.team.signature import pack_signatures, sign_team, signature_tag
-from retinue.team.vendored import check_vendored
+from retinue.team.package import Team
 from retinue.web.http_client import HttpClient
 
 Echo = Callable[[str], None]
 Ask = Callable[[Consent], bool]
 """Shows what a team does and returns whether it may run."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedTeam:
-    """A packed team: where it is, its digest, and the id of the key that signed it."""
-
-    team: Team
-    place: str
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +76,6 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The differences of two digests."""
-
-    old: Team
-    new: Team
-    changes: Sequence[Change]
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 the same, 1 different, 3 wider."""
-        return exit_status(self.changes)
-
-    def as_json(self) -> dict[str, Any]:
-        """The differences as JSON."""
-        results = {0: "same", 1: "different", 3: "wider"}
-        return {
-            "from": {"team": self.old.name, "version": self.old.version, "digest": self.old.digest},
-            "to": {"team": self.new.name, "version": self.new.version, "digest": self.new.digest},
-            "result": results[self.status],
-            "changes": [change.as_json() for change in self.changes],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,88 +97,14 @@ async def open_teams(
         yield TeamCommands(settings, state, http, hub_arguments)
 
 
-class TeamCommands:
+class TeamCommands(TeamViews):
     """The commands of teams over one state folder."""
 
     def __init__(
         self, settings: Settings, state: State, http: HttpClient, hub_arguments: Sequence[str] = ()
     ) -> None:
-        self._settings = settings
-        self._state = state
-        self._http = http
+        super().__init__(settings, state, http)
         self._hub_arguments = hub_arguments
-        self._store = TeamStore(state)
-
-    async def pack(
-        self, folder: Path, *, registry: str | None, output: Path | None, vendor: bool = False
-    ) -> PackedTeam:
-        """Pack and sign the team in a folder, into the registry of the state, another one, or a file.
-
-        With ``vendor`` the packages of its locks are in the digest, too. Raises InvalidSettingError for a
-        folder that is not as its lock says, or that holds a secret.
-        """
-        source = await asyncio.to_thread(read_source, folder)
-        lock = source.read_lock()
-        source.check_secrets(os.environ)
-        check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
-        files = list(source.files)
-        if vendor:
-            files += await asyncio.to_thread(vendor_packages, source, lock, os.environ)
-        package = await asyncio.to_thread(pack_team, source.definition, lock, files)
-        config = package.blobs[package.manifest.config.digest]
-        team = open_team(package.manifest, config, digest=package.digest, where=source.definition.name)
-        signer = card_signer(self._settings.signatures, self._state)
-        signatures = [] if signer is None else [sign_team(team, signer)]
-        subject = Descriptor(MANIFEST_TYPE, package.digest, len(package.manifest_bytes))
-        if output is not None:
-            packages: dict[str, Package] = {team.version: package}
-            if signatures:
-                packages[signature_tag(team.digest)] = pack_signatures(signatures, subject)
-            with storage_errors(output):
-                replace_file(output, render_layout(packages), mode=0o644)
-            place = str(output)
-        else:
-            repository = team_repository(team.name)
-            target = TeamPlace(self._open_registry(registry))
-            await target.push(repository, team.version, package)
-            if signatures:
-                await target.push_signatures(repository, subject, signatures)
-            place = f"{target.name}: {repository}:{team.version}"
-            await notify_hub(self._http, self._state, None)
-        return PackedTeam(team, place, "" if signer is None else signer.key.kid)
-
-    async def pull(self, text: str) -> PulledTeam:
-        """The team of a reference, whose layers are not fetched; its digest and config are checked."""
-        return await pull_team(parse_team_reference(text), self._settings, self._state, self._http)
-
-    async def save(self, pulled: PulledTeam, output: Path, *, force: bool) -> None:
-        """Write a team and its signatures to a file, as `pack` with an output does.
-
-        Raises InvalidSettingError for a file that exists unless ``force`` is true.
-        """
-        refuse_existing(output, force=force)
-        packages = {pulled.team.version: await pulled.pull_package()}
-        if pulled.signatures:
-            subject = Descriptor(MANIFEST_TYPE, pulled.team.digest, len(pulled.manifest_bytes))
-            packages[signature_tag(pulled.team.digest)] = pack_signatures(pulled.signatures, subject)
-        with storage_errors(output):
-            replace_file(output, render_layout(packages), mode=0o644)
-
-    async def publish(self, text: str, registry: str | None) -> PackedTeam:
-        """Store a team with its signatures in the registry of the state, or in another one."""
-        pulled = await self.pull(text)
-        team, repository = pulled.team, team_repository(pulled.team.name)
-        target = TeamPlace(self._open_registry(registry))
-        await target.push(repository, team.version, await pulled.pull_package())
-        if pulled.signatures:
-            subject = Descriptor(MANIFEST_TYPE, team.digest, len(pulled.manifest_bytes))
-            await target.push_signatures(repository, subject, pulled.signatures)
-        return PackedTeam(team, f"{target.name}: {repository}:{team.version}", "")
-
-    async def compare(self, old: str, new: str) -> Comparison:
-        """The differences of two teams by ability. Their files are checked, and nothing is run."""
-        before, after = [await read_content(await self.pull(text)) for text in (old, new)]
-        return Comparison(before.team, after.team, compare_content(before, after))
 
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
@@ -279,9 +149,11 @@ class TeamCommands:
         with self._store.starting(row, team.claims):
             await self._check_mesh(team)
             is_agreed = options.is_agreed or team.digest in row.signers
-            if not is_agreed and not ask(
-                describe_consent(team, signer, await self._describe_change(pulled, row))
-            ):
+            if not is_agreed:
+                active = self._read_active(row)
+                change = [] if active is None else await describe_change(self._store, active, pulled)
+                is_agreed = ask(describe_consent(team, signer, change))
+            if not is_agreed:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             if row.active is not None:
@@ -315,7 +187,7 @@ class TeamCommands:
         if all(former.get(name) == value for name, value in values.items()):
             return StartedTeam(team, 0, 0, was_running=True)
         with self._store.starting(row, team.claims):
-            await self._check_imports(team, values)
+            await check_imports(self._store, team, values)
             kept = self._store.keep_secrets(team.name, values)
             secrets = dict.fromkeys(find_renewed(team, former, values), kept)
             self._store.change_row(
@@ -394,40 +266,6 @@ class TeamCommands:
             async with open_client(self._settings, self._state) as client:
                 await renew_schedules(client.get, self._store, team, only_missing=True)
 
-    def list_rows(self) -> list[TeamRow]:
-        """All teams that were ever started here, by name; those of killed commands are put back first."""
-        self._store.mend()
-        return self._store.list_settled()
-
-    def read(self, row: TeamRow) -> Team | None:
-        """The team of a row; None for one that is down."""
-        return None if row.active is None else read_installed(self._store, row.name, row.active)
-
-    def find_signer_problem(self, row: TeamRow) -> str:
-        """Why ``up`` would refuse the digest that runs now, such as a withdrawn key; "" if it would not."""
-        if row.active is None:
-            return ""
-        try:
-            verify_signature(
-                self._store, read_installed(self._store, row.name, row.active), self._trusted_keys()
-            )
-        except RetinueError as error:
-            return error.message
-        return ""
-
-    def read_children(self) -> Mapping[str, Any]:
-        """What the hub says of the programs of teams."""
-        return self._store.read_children()
-
-    def _open_registry(self, location: str | None) -> Any:
-        place = (
-            str(self._state.registry) if location is None else check_location(location.removeprefix("oci://"))
-        )
-        return configured_registry(place, self._settings, self._http, self._state)
-
-    def _trusted_keys(self) -> TrustedKeys:
-        return card_keys(self._settings.signatures, self._state).trusted()
-
     def _check(self, pulled: PulledTeam, row: TeamRow, options: UpOptions) -> str:
         """The owner of the key that signed the team, which may run here. Raises TeamRefusedError."""
         team = pulled.team
@@ -437,22 +275,6 @@ class TeamCommands:
         check_requires(team)
         check_data(team, self._read_active(row))
         return signer
-
-    async def _describe_change(self, pulled: PulledTeam, row: TeamRow) -> list[str]:
-        """The differences to the digest that runs, as lines; [] where none runs, or it cannot be read."""
-        active = self._read_active(row)
-        if active is None or active.digest == pulled.team.digest:
-            return []
-        folder = self._store.folder_of(active.name, active.digest) / FILES
-        files = await asyncio.to_thread(_read_files, folder, active)
-        changes = compare_content(TeamContent(active, files), await read_content(pulled))
-        return [line for change in changes for line in change.render()]
-
-    def _read_active(self, row: TeamRow) -> Team | None:
-        try:
-            return self.read(row)
-        except RetinueError:
-            return None
 
     async def _ensure_hub(self) -> str:
         return await ensure_hub(self._state, self._http, self._hub_arguments, logs=self._settings.logs)
@@ -467,15 +289,8 @@ class TeamCommands:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""
         check_programs(team)
         if not self._store.has(team.name, team.digest):
-            files = await pulled.pull_files()
-            contents = {file.path: file.content for file in files}
-            check_vendored(team.files, team.lock, contents, where=pulled.place)
-            config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
-            content = {f"{FILES}/{path}": file for path, file in contents.items()}
-            proof = {MANIFEST: pulled.manifest_bytes, SIGNATURES: orjson.dumps(list(pulled.signatures))}
-            content |= {CONFIG: config, SETTINGS: render_settings(team), **proof}
-            await asyncio.to_thread(self._store.install, team.name, team.digest, content)
-            echo(f"files unpacked: {len(files)}")
+            await unpack(self._store, pulled)
+            echo(f"files unpacked: {len(team.files)}")
         has_packages = bool(plan_installations(self._store, team, os.environ))
         making = asyncio.to_thread(make_environments, self._store, team, os.environ)
         if is_running or not has_packages:
@@ -487,25 +302,6 @@ class TeamCommands:
             await making
         finally:
             await asyncio.gather(starting, return_exceptions=True)
-
-    async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
-        """Start the program of each import once, and compare its tools with the locked ones."""
-        folder = self._store.data_folder(team.name)
-        texts = {**values, DATA: str(folder)}
-
-        async def check(name: str, table: TeamImport) -> None:
-            made = import_table(self._store, team, name, table, texts)
-            command = (made.command or "", *made.args)
-            tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
-            check_tools(team.name, name, team.lock.imports[name].tools, tools)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for name, table in team.definition.imports.items():
-                    if table.package is not None:
-                        group.create_task(check(name, table))
-        except* RetinueError as errors:
-            raise errors.exceptions[0] from None
 
     async def _ask_for_rollout(
         self,
@@ -519,7 +315,7 @@ class TeamCommands:
     ) -> None:
         """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
         check_installed_policies(self._store, team)
-        await self._check_imports(team, values)
+        await check_imports(self._store, team, values)
         url = await self._ensure_hub()
         async with open_client(self._settings, self._state, hub_url=url) as client:
             await refuse_other_nodes(client, team, options.steps or team.definition.rollout.steps, echo)
@@ -547,7 +343,7 @@ class TeamCommands:
         Where that raises, ``starting`` of the store puts back what ran before.
         """
         check_installed_policies(self._store, team)
-        await self._check_imports(team, values)
+        await check_imports(self._store, team, values)
         kept = self._store.keep_secrets(team.name, values)
         started = replace(started, secrets={**row.secrets, team.digest: kept})
         unsettled = self._store.read_rows()[team.name]
@@ -560,36 +356,3 @@ class TeamCommands:
             self._store.settle(started, team.claims)
             await renew_schedules(client.get, self._store, team)
         return StartedTeam(team, programs, checks, before=row.active)
-
-
-def _read_files(folder: Path, team: Team) -> dict[str, bytes]:
-    """The installed files of a digest but its packages, which no difference looks at."""
-    return {
-        file.path: (folder / file.path).read_bytes()
-        for file in team.files
-        if file.layer not in (WHEELS_LAYER, ARCHIVES_LAYER)
-    }
-
-
-def refuse_existing(path: Path, *, force: bool) -> None:
-    """Raise InvalidSettingError for a file in no folder, and for one that exists unless ``force`` is true."""
-    if not path.parent.is_dir():
-        remedy = f"make it: mkdir -p {path.parent}, or choose another name with -o"
-        raise InvalidSettingError("output", f"{path.parent} is no folder", remedy=remedy)
-    if path.exists() and not force:
-        remedy = "overwrite it with --force, or choose another name with -o"
-        raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
-
-
-def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
-    """The differences of two teams by ability, with those of their policies.
-
-    What gives more comes first, then what callers have to follow.
-    """
-    changes = [*compare_teams(old, new), *compare_policies(old, new)]
-    return sorted(changes, key=lambda change: (not change.is_wider, not change.is_breaking))
-
-
-async def read_content(pulled: PulledTeam) -> TeamContent:
-    """A team with its checked files, in memory."""
-    return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
+from retinue.runtime.teams.programs import import_table
+from retinue.runtime.teams.store import TeamStore
+from retinue.team.definition import DATA, TeamImport
 from retinue.team.lock import LockedSkill
+from retinue.team.package import Team
 
 
 async def read_tools(
@@ -59,6 +64,29 @@ def check_tools(team: str, name: str, locked: Sequence[LockedSkill], offered: Se
         problem = f"the import {name} offers another {differing[0]} than the one that is locked"
         remedy = "do not run it; its publisher may lock it again"
         raise TeamRefusedError("tools_differ", team, problem, remedy=remedy)
+
+
+async def check_imports(store: TeamStore, team: Team, values: Mapping[str, str]) -> None:
+    """Start the program of each import once, and compare its tools with the locked ones.
+
+    ``values`` are those of the secrets of the team.
+    """
+    folder = store.data_folder(team.name)
+    texts = {**values, DATA: str(folder)}
+
+    async def check(name: str, table: TeamImport) -> None:
+        made = import_table(store, team, name, table, texts)
+        command = (made.command or "", *made.args)
+        tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
+        check_tools(team.name, name, team.lock.imports[name].tools, tools)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name, table in team.definition.imports.items():
+                if table.package is not None:
+                    group.create_task(check(name, table))
+    except* RetinueError as errors:
+        raise errors.exceptions[0] from None
 
 
 def _locked(tool: Mapping[str, Any]) -> LockedSkill:

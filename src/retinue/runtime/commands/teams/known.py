@@ -10,7 +10,7 @@ from typing import Any
 from retinue.core.errors import InvalidReferenceError, ReferenceNotFoundError, RetinueError, StateDamagedError
 from retinue.oci.codec.reference import Reference, is_digest
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.runtime.commands.teams.commands import Comparison, compare_content, read_content
+from retinue.runtime.commands.teams.comparing import Comparison, compare_content, read_content
 from retinue.runtime.commands.teams.places import TeamPlace
 from retinue.runtime.teams.programs import FILES, read_installed
 from retinue.runtime.teams.rollout import list_digests

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,19 @@ from retinue.core.errors import (
     TeamRefusedError,
 )
 from retinue.oci.codec.artifacts import Package
+from retinue.oci.codec.exchange import BlobSink
 from retinue.oci.codec.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
 from retinue.oci.codec.reference import Reference, choose_tag, digest_of, is_digest, parse_reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry
 from retinue.runtime.commands.publishing import with_scheme
 from retinue.runtime.factories import configured_registry
+from retinue.runtime.teams.staging import Staging
 from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.team.files import TeamFile
-from retinue.team.layout_file import MAX_LAYOUT_BYTES, LayoutFile
+from retinue.team.files import ARCHIVES_LAYER, LAYERS, WHEELS_LAYER, FileRow, TeamFile
+from retinue.team.layers import LayerReader, layer_size_bytes
+from retinue.team.layout_file import LayoutFile
 from retinue.team.package import PREFIX, Team, check_manifest, layers_by_kind, open_team, read_files
 from retinue.team.signature import (
     MAX_SIGNATURE_BYTES,
@@ -109,17 +114,67 @@ class PulledTeam:
         return Package(self.manifest, self.manifest_bytes, self.team.digest, blobs)
 
     async def pull_files(self) -> list[TeamFile]:
-        """All files, each checked. Raises TeamRefusedError for any byte that the digest does not name."""
-        return read_files(self.team, await self._pull_layers(), where=self.place)
+        """All files but packages, in memory, each checked.
 
-    async def _pull_layers(self) -> dict[str, bytes]:
+        Raises TeamRefusedError for any byte that the digest does not name.
+        """
+        kinds = [kind for kind in LAYERS if kind not in (WHEELS_LAYER, ARCHIVES_LAYER)]
+        return read_files(self.team, await self._pull_layers(kinds), where=self.place, kinds=kinds)
+
+    async def unpack(self, staging: Staging) -> None:
+        """Give all files to a staging while they come, each checked; no layer is in memory as a whole.
+
+        Raises TeamRefusedError at the first byte that the digest does not name, StateError.
+        """
+        for kind, blob in layers_by_kind(self.manifest).items():
+            rows = [row for row in self.team.files if row.layer == kind]
+            sink = _LayerSink(blob, rows, staging, where=self.place)
+            await self.source.copy_blob(self.repository, blob, sink)
+            sink.finish()
+
+    async def _pull_layers(self, kinds: Sequence[str] = LAYERS) -> dict[str, bytes]:
         layers: dict[str, bytes] = {}
         for kind, blob in layers_by_kind(self.manifest).items():
+            if kind not in kinds:
+                continue
             content = await self.source.pull_blob(self.repository, blob)
             if digest_of(content) != blob.digest:
                 raise TeamRefusedError("changed", self.place, f"its layer {kind} has other content")
             layers[kind] = content
         return layers
+
+
+class _LayerSink:
+    """Checks a layer while it comes, and gives its files to a staging: `retinue.oci.registry.BlobSink`."""
+
+    def __init__(self, blob: Descriptor, rows: Sequence[FileRow], staging: Staging, *, where: str) -> None:
+        self._blob = blob
+        self._rows = rows
+        self._staging = staging
+        self._where = where
+        self._kind = rows[0].layer if rows else "?"
+        if blob.size_bytes != layer_size_bytes(rows):
+            raise self._refuse("does not have the size of its files")
+        staging.begin_layer()
+        self.begin()
+
+    def begin(self) -> None:
+        self._staging.drop_layer()
+        self._reader = LayerReader(self._rows, self._staging, where=self._where)
+        self._sha256 = hashlib.sha256()
+
+    def add(self, piece: bytes) -> None:
+        self._sha256.update(piece)
+        self._reader.feed(piece)
+
+    def finish(self) -> None:
+        """Check that the layer has ended, and its digest."""
+        self._reader.finish()
+        if f"sha256:{self._sha256.hexdigest()}" != self._blob.digest:
+            raise self._refuse("has other content")
+
+    def _refuse(self, problem: str) -> TeamRefusedError:
+        return TeamRefusedError("changed", self._where, f"its layer {self._kind} {problem}")
 
 
 class TeamPlace:
@@ -155,13 +210,18 @@ class TeamPlace:
         """Checked content. Raises TeamRefusedError for content that is missing or changed."""
         if isinstance(self._registry, LayoutFile):
             return self._registry.read_blob(blob.digest)
-        try:
+        with _pull_errors(repository):
             return await self._registry.pull_blob(repository, blob)
-        except (ContentMissingError, DigestMismatchError) as error:
-            raise TeamRefusedError("changed", repository, error.message) from error
-        except RegistryUnreachableError as error:
-            error.remedy = "nothing was changed; check the network, then run the command again"
-            raise
+
+    async def copy_blob(self, repository: str, blob: Descriptor, sink: BlobSink) -> None:
+        """Give content to a sink, which checks it. Raises TeamRefusedError for content that is missing."""
+        if isinstance(self._registry, LayoutFile):
+            sink.begin()
+            for piece in self._registry.read_pieces(blob.digest):
+                sink.add(piece)
+            return
+        with _pull_errors(repository):
+            await self._registry.copy_blob(repository, blob, sink)
 
     async def pull(self, reference: Reference) -> PulledTeam:
         """Resolve a reference once, and read manifest, config and signatures of its digest."""
@@ -235,6 +295,18 @@ class TeamPlace:
         return None
 
 
+@contextmanager
+def _pull_errors(repository: str) -> Iterator[None]:
+    """Say of content that is missing or changed that the team is refused, and what to do without network."""
+    try:
+        yield
+    except (ContentMissingError, DigestMismatchError) as error:
+        raise TeamRefusedError("changed", repository, error.message) from error
+    except RegistryUnreachableError as error:
+        error.remedy = "nothing was changed; check the network, then run the command again"
+        raise
+
+
 def _not_found(place: str, reference: str) -> ReferenceNotFoundError:
     error = ReferenceNotFoundError(place, reference)
     error.remedy = "pack it: retinue pack FOLDER; or name its registry: oci://HOST/teams/NAME, or a file .tar"
@@ -246,8 +318,7 @@ async def pull_team(
 ) -> PulledTeam:
     """The team of a reference, from its file, its registry, or the registry of the state."""
     if reference.file is not None:
-        content = await asyncio.to_thread(_read_layout, reference.file)
-        place = TeamPlace(LayoutFile(content, str(reference.file)))
+        place = TeamPlace(await asyncio.to_thread(_open_layout, reference.file))
         return await place.pull(Reference(PREFIX + "file", digest=reference.digest))
     if reference.plain is None:
         place = TeamPlace(LayoutRegistry(state.registry))
@@ -267,11 +338,9 @@ def open_place(reference: Reference, settings: Settings, state: State, http: Htt
     return TeamPlace(configured_registry(with_scheme(reference.registry), settings, http, state))
 
 
-def _read_layout(path: Path) -> bytes:
+def _open_layout(path: Path) -> LayoutFile:
     try:
-        if path.stat().st_size > MAX_LAYOUT_BYTES:
-            raise TeamRefusedError("too_large", str(path), f"it is over {MAX_LAYOUT_BYTES:,} bytes")
-        return path.read_bytes()
+        return LayoutFile(lambda: path.open("rb"), str(path))
     except FileNotFoundError:
         raise InvalidSettingError("REF", f"no file {path}", remedy="check the path") from None
     except OSError as error:

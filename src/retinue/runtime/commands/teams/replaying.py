@@ -30,8 +30,8 @@ from retinue.runtime.commands.teams.installed import make_environments
 from retinue.runtime.commands.teams.names import PAGE
 from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.private_hub import private_hub, temporary_state
+from retinue.runtime.commands.teams.unpacking import unpack
 from retinue.runtime.factories import card_keys
-from retinue.runtime.teams.programs import CONFIG, FILES, SETTINGS, render_settings
 from retinue.runtime.teams.store import ENVIRONMENTS, TeamRow, TeamStore
 from retinue.settings import Settings
 from retinue.storage.files import make_folder, storage_errors
@@ -39,7 +39,7 @@ from retinue.storage.state import State
 from retinue.team.consent import Consent, describe_consent
 from retinue.team.definition import TeamCheck
 from retinue.team.files import TeamFile
-from retinue.team.package import Team, render_config
+from retinue.team.package import Team
 from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
 from retinue.team.trace import (
     RecordedAnswer,
@@ -117,21 +117,32 @@ async def replay_team(
         is_known = pulled.team.digest in row.signers
         if not (is_agreed or is_known or ask(describe_consent(pulled.team, signer))):
             raise TeamRefusedError("not_consented", pulled.team.name, "nobody agreed to run it")
-        files = await pulled.pull_files()
-    trace = _find_trace(pulled.team, files, trace_file)
-    with temporary_state() as own:
-        _share_environments(state, own)
-        team = _install(own, pulled.team, files)
-        models = write_models(own.root.parent, pulled.team, trace)
-        async with (
-            private_hub(own, own.root.parent, os.environ) as url,
-            open_client(settings, own, hub_url=url) as client,
-        ):
-            await wait_until_ready(TeamStore(own), team, client)
-            await _wait_for_models(client, models)
-            echo(f"playing {len(trace.calls)} calls against {team.version}")
-            calls = [await play_call(client, call, models) for call in trace.calls]
+        trace = _find_trace(pulled.team, await pulled.pull_files(), trace_file)
+        with temporary_state() as own:
+            _share_environments(state, own)
+            team = await _install(own, pulled)
+            models = write_models(own.root.parent, pulled.team, trace)
+            calls = await _play(own, team, trace, models, settings, echo)
     return Replay(pulled.team, trace, calls)
+
+
+async def _play(
+    own: State,
+    team: Team,
+    trace: TeamTrace,
+    models: Mapping[str, Path],
+    settings: Settings,
+    echo: Callable[[str], None],
+) -> list[ReplayedCall]:
+    """Play the calls of a trace against an installed team, on a hub of its own."""
+    async with (
+        private_hub(own, own.root.parent, os.environ) as url,
+        open_client(settings, own, hub_url=url) as client,
+    ):
+        await wait_until_ready(TeamStore(own), team, client)
+        await _wait_for_models(client, models)
+        echo(f"playing {len(trace.calls)} calls against {team.version}")
+        return [await play_call(client, call, models) for call in trace.calls]
 
 
 def _check(pulled: PulledTeam, keys: TrustedKeys) -> str:
@@ -179,23 +190,16 @@ def _share_environments(state: State, own: State) -> None:
         (own.root / ENVIRONMENTS).symlink_to(shared)
 
 
-def _install(own: State, team: Team, files: Sequence[TeamFile]) -> Team:
+async def _install(own: State, pulled: PulledTeam) -> Team:
     """Install a digest without its models, its imports at addresses and its check; returns it as it runs."""
+    team = pulled.team
     imports = {
         name: table for name, table in team.definition.imports.items() if table.package or table.openapi
     }
     definition = team.definition.model_copy(update={"llm": {}, "imports": imports, "check": TeamCheck()})
     offline = replace(team, definition=definition)
     store = TeamStore(own)
-    store.install(
-        team.name,
-        team.digest,
-        {
-            CONFIG: render_config(definition, team.lock, team.files),
-            SETTINGS: render_settings(offline),
-            **{f"{FILES}/{file.path}": file.content for file in files},
-        },
-    )
+    await unpack(store, pulled, offline)
     make_environments(store, offline, os.environ)
     kept = store.keep_secrets(team.name, dict.fromkeys(team.definition.secrets, PLACEHOLDER))
     row = TeamRow(team.name, team.digest, team.version, secrets={team.digest: kept})

@@ -9,6 +9,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -60,7 +61,8 @@ def vendor_packages(source: TeamSource, lock: TeamLock, environ: Mapping[str, st
             raise InvalidSettingError("--vendor", problem, remedy="pack without --vendor")
     vendored = list(files.values())
     contents |= {file.path: file.content for file in vendored}
-    check_vendored([file.row for file in vendored], lock, contents, where=source.definition.name)
+    rows = [file.row for file in vendored]
+    check_vendored(rows, lock, lambda path: BytesIO(contents[path]), where=source.definition.name)
     return vendored
 
 
