@@ -21,7 +21,7 @@ def test_own_calls_count_in_full_and_those_of_another_caller_half_up_to_five() -
     assert count_served(own, stems, ANNA) == Served(20.0, {1: 20.0})
     assert count_served(few, stems, ANNA) == Served(2.0, {1: 2.0})
     flood = count_served(many, stems, ANNA)
-    assert (flood.calls, flood.counts[1]) == (pytest.approx(2.5), pytest.approx(2.5))
+    assert [flood.calls, flood.counts[1]] == pytest.approx([2.5, 2.5])
 
 
 def test_words_of_the_card_and_of_served_requests_make_a_request_likelier() -> None:
