@@ -20,7 +20,16 @@ from functools import cache
 from statistics import median
 
 from benchmarks.figures import Figure
-from benchmarks.intents import load_banking, load_bfcl, load_clinc, load_hwu, load_sgd
+from benchmarks.intents import (
+    load_acid,
+    load_banking,
+    load_bfcl,
+    load_clinc,
+    load_hwu,
+    load_redwood,
+    load_sgd,
+    load_sgd_test,
+)
 from benchmarks.ranking import (
     SCOPES,
     Catalogue,
@@ -30,7 +39,7 @@ from benchmarks.ranking import (
     metatool_catalogue,
 )
 from retinue.mesh.entry import Entry
-from retinue.mesh.history import learned_ranking
+from retinue.mesh.history import learned_ranking, request_likelihood
 from retinue.mesh.history.experience_book import MAX_RECORDS, ExperienceBook
 from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.records import Experience, Hashes, SkillKey
@@ -40,7 +49,7 @@ USES = (1, 5, 20)
 CASES = ((1, 0.0), (5, 0.0), (5, 0.1), (5, 0.3), (20, 0.0))
 """Uses of each tool, and the share of wrong reports."""
 
-INTENTS = (load_clinc, load_hwu, load_sgd)
+INTENTS = (load_clinc, load_hwu, load_sgd, load_acid, load_redwood, load_sgd_test)
 QUESTIONS = 1_000
 """Questions of each set."""
 
@@ -236,8 +245,8 @@ def _find_digest(entry: Entry, skill: str) -> tuple[str, bool]:
 def choose() -> None:
     """Print what the weights of the history change on sets that chose them, and with one set left out.
 
-    Of the weights with which the used skills gain `GAIN` points after five uses, as the mean of the sets, the
-    best ones cost skills that were never used least.
+    Of the weights with which skills that were never used lose little after five and 20 uses, the best ones
+    let used skills gain most after five.
     """
     data = [(catalogue, pool) for catalogue, pool in _load_choosing()]
     results = {weights: [_change(catalogue, pool, weights) for catalogue, pool in data] for weights in _GRID}
@@ -251,10 +260,14 @@ def choose() -> None:
             print(f"  {name}: {row}", flush=True)
 
 
-_WEIGHTS = ("OWN_WORDS", "KEPT_MARGIN", "NEXT_RECORD", "KAPPA")
-_GRID = tuple(itertools.product((1.2, 1.8, 2.4), (0.0, 0.04, 0.07, 0.1), (0.2, 0.4), (0.1, 0.15, 0.2)))
-_CHOSEN_BY = 600
+_WEIGHTS = ("KEPT_FROM", "OTHER_WORDS", "CARD_CALLS")
+_MODULES = (learned_ranking, request_likelihood, request_likelihood)
+_GRID = tuple(itertools.product((-1.5, -1.2, -0.9, -0.6), (0.1, 0.15, 0.3), (2.0, 5.0)))
+_CHOSEN_BY = 400
 """Questions of each set."""
+
+_MOST_LOST, _MEAN_LOST = 2.5, 0.7
+"""The points that never used skills may lose after five or 20 uses on one set, and as the mean of all."""
 
 Change = tuple[int, float, float]
 """Uses, and the points of hit@1 that used and never used skills gain."""
@@ -267,7 +280,7 @@ def _load_choosing() -> Iterator[tuple[Catalogue, Sequence[Question]]]:
         tuning = load_metatool(folder).tuning
         half = len(tuning) // 2
         yield metatool_catalogue(load_metatool(folder), tuning[half:][:_CHOSEN_BY]), tuning[:half]
-    for load in (load_clinc, load_banking, load_bfcl):
+    for load in (load_clinc, load_banking, load_bfcl, load_acid):
         for catalogue, pool in load("tuning"):
             yield replace(catalogue, questions=catalogue.questions[:_CHOSEN_BY]), pool
 
@@ -275,8 +288,8 @@ def _load_choosing() -> Iterator[tuple[Catalogue, Sequence[Question]]]:
 def _change(catalogue: Catalogue, pool: Sequence[Question], weights: tuple[float, ...]) -> list[Change]:
     search, used = catalogue.open_search(), pick_used(catalogue)
     before = ask(search, catalogue.questions, used, ExperienceBook())
-    for name, value in zip(_WEIGHTS, weights, strict=True):
-        setattr(learned_ranking, name, value)
+    for module, name, value in zip(_MODULES, _WEIGHTS, weights, strict=True):
+        setattr(module, name, value)
     changes = []
     for uses in USES:
         after = ask(search, catalogue.questions, used, use(search, pool, used, uses, 0.0))
@@ -286,10 +299,11 @@ def _change(catalogue: Catalogue, pool: Sequence[Question], weights: tuple[float
 
 
 def _rate(changes: Sequence[Sequence[Change]]) -> tuple[float, float]:
-    """Greater for better weights: the missing gain after five uses, then what never used skills lose."""
+    """Greater for better weights: what never used skills lose too much, then the gain after five uses."""
     gains = [used for rows in changes for uses, used, _ in rows if uses == GAIN_USES]
-    losses = [min(0.0, unused) for rows in changes for _, _, unused in rows]
-    return min(0.0, sum(gains) / len(gains) - GAIN), sum(losses)
+    lost = [-unused for rows in changes for uses, _, unused in rows if uses >= GAIN_USES]
+    too_much = max(0.0, max(lost) - _MOST_LOST) + max(0.0, sum(lost) / len(lost) - _MEAN_LOST)
+    return -too_much, sum(gains) / len(gains)
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["choose"]:

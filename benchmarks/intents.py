@@ -1,12 +1,14 @@
-"""Sets with many requests for each skill: CLINC150, Banking77, BFCL, HWU64 and SGD.
+"""Sets with many requests for each skill: CLINC150, Banking77, BFCL, ACID, HWU64, SGD and Redwood.
 
 They are read from ``RETINUE_CLINC`` (`data_full.json` and `domains.json`; CC BY 3.0), ``RETINUE_BANKING``
 (`train.csv` and `test.csv`; CC BY 4.0), ``RETINUE_BFCL`` (the data of the package bfcl-eval; Apache 2.0),
-``RETINUE_HWU`` (`trainset` and `testset/csv` of one fold of NLU-Evaluation-Data; CC BY 4.0) and
-``RETINUE_SGD`` (`schema.json` and dialogues of the part `dev`; CC BY-SA 4.0), and left out with a message if
-they are missing. The cards of CLINC150, Banking77 and HWU64 are the names of intents alone, those of BFCL and
-SGD have descriptions and parameters. Half of the domains of CLINC150, Banking77 and BFCL choose weights; the
-other half, HWU64 and SGD are reported.
+``RETINUE_HWU`` (`trainset` and `testset/csv` of one fold of NLU-Evaluation-Data; CC BY 4.0),
+``RETINUE_SGD`` and ``RETINUE_SGD_TEST`` (`schema.json` and dialogues of the parts `dev` and `test`; CC BY-SA
+4.0), ``RETINUE_ACID`` (`customer_training.csv` and `customer_testing.csv`; no licence named) and
+``RETINUE_REDWOOD`` (`redwood_test.json`; no licence named), and left out with a message if they are missing.
+The cards of BFCL and SGD have descriptions and parameters, those of the others are the names of intents.
+Half of the domains of CLINC150, half of the intents of ACID, Banking77 and BFCL choose weights; the other
+halves, HWU64, SGD and what Redwood has from none of these are reported.
 """
 
 from __future__ import annotations
@@ -49,6 +51,38 @@ def load_banking(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
         return
     train, test = ([(row["text"], row["category"]) for row in _read(folder / f"{name}.csv")] for name in _CSV)
     yield _make("banking", "Banking77", {intent for _, intent in train}, train, test)
+
+
+def load_acid(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
+    """As `load_clinc`, with halves of the intents."""
+    folder = _find("RETINUE_ACID", "customer_training.csv")
+    if folder is None:
+        return
+    train, test = (
+        [(row["UTTERANCES"], row["INTENT_NAME"].lower()) for row in _read(folder / f"customer_{name}ing.csv")]
+        for name in _CSV
+    )
+    names = sorted({intent for _, intent in train})
+    random.Random(21).shuffle(names)
+    half = len(names) // 2
+    yield _make("acid", "ACID", set(names[:half] if part == "tuning" else names[half:]), train, test)
+
+
+def load_redwood(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
+    """As `load_hwu`, of the intents with eight requests or more that are in no other set here."""
+    folder = _find("RETINUE_REDWOOD", "redwood_test.json")
+    if folder is None or part == "tuning":
+        return
+    by_label: dict[str, list[tuple[str, str]]] = {}
+    for row in orjson.loads((folder / "redwood_test.json").read_bytes()):
+        if row["source dataset"] not in _ELSEWHERE:
+            by_label.setdefault(row["label"], []).append((row["text"], row["source intent"]))
+    requests = [
+        (text, held[0][1]) for held in by_label.values() if len(held) >= MIN_REQUESTS for text, _ in held
+    ]
+    random.Random(22).shuffle(requests)
+    uses = len(requests) * 6 // 10
+    yield _make("redwood", "Redwood", {name for _, name in requests}, requests[:uses], requests[uses:])
 
 
 def load_bfcl(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
@@ -95,8 +129,24 @@ def load_hwu(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
 def load_sgd(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
     """As `load_hwu`, with one agent for each service, and the texts of persons that begin an intent."""
     folder = _find("RETINUE_SGD", "schema.json")
-    if folder is None or part == "tuning":
+    if folder is not None and part == "reported":
+        yield _load_services(folder, "SGD", frozenset(), SGD_QUESTIONS)
+
+
+def load_sgd_test(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
+    """As `load_sgd`, with the services that the part `dev` does not have."""
+    known = _find("RETINUE_SGD", "schema.json")
+    folder = _find("RETINUE_SGD_TEST", "schema.json")
+    if folder is None or known is None or part == "tuning":
         return
+    services = orjson.loads((known / "schema.json").read_bytes())
+    names = frozenset(service["service_name"] for service in services)
+    yield _load_services(folder, "SGD test", names, SGD_TEST_QUESTIONS)
+
+
+def _load_services(
+    folder: Path, name: str, known: frozenset[str], questions: int
+) -> tuple[Catalogue, Sequence[Question]]:
     services = orjson.loads((folder / "schema.json").read_bytes())
     listings = [
         Listing(
@@ -105,6 +155,7 @@ def load_sgd(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
             service["service_name"],
         )
         for service in services
+        if service["service_name"] not in known
     ]
     requests = [
         (turn["utterance"], frozenset({f"sgd/{_join(frame['service'], action['values'][0])}"}))
@@ -112,15 +163,19 @@ def load_sgd(part: Part) -> Iterator[tuple[Catalogue, Sequence[Question]]]:
         for dialogue in orjson.loads(path.read_bytes())
         for turn in dialogue["turns"]
         for frame in turn["frames"]
+        if frame["service"] not in known
         for action in frame["actions"]
         if action["act"] == "INFORM_INTENT"
     ]
     random.Random(5).shuffle(requests)
-    asked, pool = requests[:SGD_QUESTIONS], requests[SGD_QUESTIONS:]
-    yield Catalogue("SGD", listings, asked), pool
+    return Catalogue(name, listings, requests[:questions]), requests[questions:]
 
 
 SGD_QUESTIONS = 1_500
+SGD_TEST_QUESTIONS = 1_000
+MIN_REQUESTS = 8
+_ELSEWHERE = frozenset({"clinc150", "acid", "banking77", "hwu", "dstc8"})
+"""Sets whose requests Redwood has too."""
 
 
 def _list_intents(service: dict[str, Any]) -> Iterator[Skill]:

@@ -443,6 +443,22 @@ def test_a_card_of_a_name_keeps_its_place_for_words_that_no_served_request_had(m
     assert mesh.find(text)[0] == "exchange_rate", "its requests have the words of the other card too"
 
 
+def test_a_card_keeps_its_place_though_a_few_of_many_served_requests_have_its_words(mesh: Mesh) -> None:
+    mesh.hold(
+        agent("accounts", Skill("open_account", "", hints=READS)),
+        agent("payments", Skill("automatic_payment", "", hints=READS)),
+    )
+    served = [
+        "payment of the rent",
+        "payment from my account to my sister",
+        "automatic payment of open invoices",
+    ]
+    for text in 2 * [*served, "the next payment", "automatic transfers", "automatic payment of my phone"]:
+        mesh.use("payments", "automatic_payment", text=text)
+    assert mesh.find("open an account for my sister")[0] == "open_account"
+    assert mesh.find("payment to my sister every month")[0] == "automatic_payment"
+
+
 def test_a_card_keeps_its_place_beside_one_whose_score_differs_in_its_last_digits_alone(mesh: Mesh) -> None:
     orders = agent("orders", Skill("cancel_order", "Ends the order of a parcel", hints=READS))
     mesh.hold(

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nlargest
-from operator import itemgetter
 
 from retinue.core.call import ANONYMOUS
 from retinue.core.record import ListingKey
@@ -28,6 +27,7 @@ from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
 from retinue.mesh.history.experience_book import ExperienceBook, count_calls, weigh_record
 from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice, name_agent
+from retinue.mesh.history.request_likelihood import NOTHING_SERVED, count_served, likelihood
 from retinue.mesh.history.similar_records import SimilarRecords
 from retinue.mesh.search.ranking import RankedSkill, highest_score, order_of
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked
@@ -40,10 +40,8 @@ KAPPA = 0.13
 NEXT_RECORD = 0.2
 """The share that the second most similar own record adds to ``neighbours``. More costs unused skills."""
 
-OWN_WORDS = 2.2
-KEPT_MARGIN = 0.1
-"""A skill with few calls keeps its place where `neighbours` without its words are at most ``OWN_WORDS`` times
-its own words, plus this margin (`LearnedRanking._compare`)."""
+KEPT_FROM = -1.2
+"""A skill with few calls keeps its place if its `likelihood` is not below that of the first one by more."""
 
 FEW_CALLS = 0.5
 """A skill with less than this share of the calls of the first one keeps its place as one without calls."""
@@ -233,8 +231,7 @@ class LearnedRanking:
         rival = min(unproven, key=order_of)
         if rival.score < proven.card - _SAME_SCORE or _is_copy(rival, first):
             return learned
-        own, left = self._compare(rival, first, query)
-        if left > OWN_WORDS * own + KEPT_MARGIN:
+        if self._was_served(first) or self._compare(rival, first, query) < KEPT_FROM:
             return learned
         learned = [rival if _is(one, rival) else one for one in learned]
         parts = self.parts.get((rival.entry.id, rival.skill_id), ScoreParts(rival.score, 0.0, 0.0, 0.0))
@@ -260,38 +257,32 @@ class LearnedRanking:
             return None
         return replace(skill, score=max(skill.score, parts.card))
 
-    def _compare(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> tuple[float, float]:
-        """What speaks for ``rival``, which has few calls, and for ``first``; both from 0 to 1.
+    def _was_served(self, first: RankedSkill) -> bool:
+        """Whether ``first`` served this request, a few times or rated as good by a person."""
+        same = [
+            record.verdict
+            for record, similarity in self._alike.get(_key_of(first), ())
+            if VALUES[record.verdict] > 0.0 and similarity >= SAME_REQUEST
+        ]
+        return len(same) >= MIN_SAME_REQUESTS or "good" in same
 
-        For ``rival`` the share of the request, by the rarity of its words, that its card has and neither the
-        card of ``first`` nor a request that ``first`` served. For ``first`` its ``neighbours`` without the
-        words that the card of ``rival`` has, because such words are in many requests by chance.
-        """
-        explained = {stem: min(1.0, weight) for stem, weight in match_asked(rival.text, query).items()}
-        hashed = {self._hashes.of(stem): weight for stem, weight in explained.items()}
-        known = match_asked(first.text, query)
-        key = _key_of(first)
-        served: set[int] = set()
-        for record in self._book.records_of(key):
-            if VALUES[record.verdict] > 0.0 and self._counts_for(record):
-                served.update(record.stems)
-        own = sum(
-            query.rarity[stem] * weight
-            for stem, weight in explained.items()
-            if stem not in known and self._hashes.of(stem) not in served
+    def _compare(self, rival: RankedSkill, first: RankedSkill, query: SearchQuery) -> float:
+        """How much likelier the request is for ``rival`` by its card than for ``first`` by card and calls."""
+        skills = self._skill_count + 1.0
+        common = {stem: (count + 0.5) / skills for stem, count in self._count_skills(self._stems).items()}
+        records = (
+            record
+            for record in self._book.records_of(_key_of(first))
+            if VALUES[record.verdict] > 0.0 and self._counts_for(record)
         )
-        served_alike = [one for one in self._alike.get(key, ()) if VALUES[one[0].verdict] > 0.0]
-        nearest, _ = max(served_alike, key=itemgetter(1))
-        same = [record.verdict for record, similarity in served_alike if similarity >= SAME_REQUEST]
-        if len(same) >= MIN_SAME_REQUESTS or "good" in same:
-            left = 1.0
-        else:
-            request = frozenset(self._stems)
-            worths = self._weigh(stem for stem in nearest.stems if stem in request)
-            left = sum(worth * (1.0 - hashed.get(stem, 0.0)) for stem, worth in worths.items())
-            left /= sum(worths.values()) or 1.0
-        own /= sum(query.rarity.values()) or 1.0
-        return own, left * self.parts[first.entry.id, first.skill_id].neighbours
+        served = count_served(records, frozenset(common), self._caller)
+        of_first = likelihood(self._hash_card(first, query), served, common)
+        return likelihood(self._hash_card(rival, query), NOTHING_SERVED, common) - of_first
+
+    def _hash_card(self, skill: RankedSkill, query: SearchQuery) -> Mapping[int, float]:
+        """The stems of the request that the card has, each with the weight of its best match, up to 1."""
+        matched = match_asked(skill.text, query)
+        return {self._hashes.of(stem): min(1.0, weight) for stem, weight in matched.items()}
 
     def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
         """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
@@ -319,9 +310,13 @@ class LearnedRanking:
         """The skills that were asked for at all, as they count for the caller."""
         return self._book.stem_counts.count([None], self._caller, self._only_own, self._ignored)[None]
 
+    def _count_skills(self, stems: Iterable[int]) -> Mapping[int, int]:
+        """The skills that were asked for with each stem, as they count for the caller."""
+        return self._book.stem_counts.count(stems, self._caller, self._only_own, self._ignored)
+
     def _weigh(self, stems: Iterable[int]) -> dict[int, float]:
         """The worth of each stem: the fewer skills are asked for with it, the more it tells."""
-        counts = self._book.stem_counts.count(stems, self._caller, self._only_own, self._ignored)
+        counts = self._count_skills(stems)
         worths = {count: inverse_frequency(count, self._skill_count) for count in set(counts.values())}
         return {stem: worths[count] for stem, count in counts.items()}
 
