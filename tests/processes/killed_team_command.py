@@ -24,7 +24,10 @@ STAGES: dict[str, tuple[Any, str]] = {
     "switched": (TeamStore, "write_row"),
     "checked": (commands, "pass_check"),
 }
-"""By stage, the function after which the command is killed."""
+"""By stage, the function after which the command is killed, so that the digest before serves."""
+
+SERVES: dict[str, tuple[Any, str]] = {"settled": (TeamStore, "settle")}
+"""The same where the new digest serves, and its schedules are not there yet."""
 
 
 def killed_after(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +50,6 @@ def killed_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    owner, name = STAGES[sys.argv.pop(1)]
+    owner, name = {**STAGES, **SERVES}[sys.argv.pop(1)]
     setattr(owner, name, killed_after(getattr(owner, name)))
     program(prog_name="retinue")

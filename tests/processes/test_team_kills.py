@@ -75,6 +75,20 @@ def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
         assert "Traceback" not in hub.output
 
 
+def test_the_hub_adds_the_schedules_of_a_command_that_was_killed_before(teams: Teams) -> None:
+    folder = teams.folder / "planned"
+    teams.run("new", "--team", "planned")
+    text = (folder / "team.toml").read_text()
+    (folder / "team.toml").write_text(f'{text}\n[[schedules]]\nworkflow = "greeting"\nevery = "1d"\n')
+    teams.run("lock", "planned")
+    teams.kill("settled", "up", teams.run("pack", "planned"), "--yes")
+    wait_until(lambda: "planned.greeting" in teams.run("schedules"), "the schedule of the team")
+    (row,) = orjson.loads(teams.run("team", "planned", "--json"))["teams"]
+    assert (row["active"] is not None, row["is_unscheduled"]) == (True, False)
+    teams.run("down", "planned")
+    assert "planned.greeting" not in teams.run("schedules")
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_after_a_kill_the_hub_and_the_commands_have_the_digest_before(teams: Teams, stage: str) -> None:
     if stage in OF_A_FIRST_START:

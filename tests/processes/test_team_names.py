@@ -30,10 +30,30 @@ target = "agents/asker/agent.py"
 [imports.told]
 openapi = "documents/told.json"
 
+[workflows]
+files = ["workflows/*.yaml"]
+
+[[schedules]]
+workflow = "report"
+every = "1d"
+
+[check]
+workflow = "report"
+
 [[check.calls]]
 agent = "word"
 skill = "tell"
 result = "{team}"
+"""
+REPORT = """
+name: report
+steps:
+  - {id: ask, workflow: ask}
+"""
+ASK = """
+name: ask
+steps:
+  - {id: ask, skill: tell, agent: word@{team}}
 """
 WORD = """
 from retinue import Agent
@@ -57,6 +77,12 @@ async def ask_{team}(ctx: Context, text: str = "") -> list[str]:
     \"\"\"The teams of the word agent and of the import that plain names mean here.\"\"\"
     told = await ctx.call("show", agent="told")
     return [str(await ctx.call("tell", {"text": text}, agent="word")), told["version"]]
+
+
+@agent.skill()
+async def report_{team}(ctx: Context) -> str:
+    \"\"\"The name of the workflow that the plain name means here.\"\"\"
+    return str((await ctx.call("start_run", {"workflow": "report"}))["workflow"])
 """
 POLICY = """
 @id("quiet") @reason("news is quiet")
@@ -68,6 +94,7 @@ when { context.args has text && context.args.text == "no" };
 def pack(folder: Path, team: str, api: str) -> str:
     """Pack a team; the one called news has a policy."""
     files = {"team.toml": TEAM, "agents/word/agent.py": WORD, "agents/asker/agent.py": ASKER}
+    files |= {"workflows/report.yaml": REPORT, "workflows/ask.yaml": ASK}
     files["documents/told.json"] = render_document(f"{api}/{team}")
     if team == "news":
         files["policies/quiet.cedar"] = POLICY
@@ -102,6 +129,23 @@ async def check_clients(url: str, token: str) -> None:
             assert get_artifact_text(artifact) == team
 
 
+def check_workflows(folder: Path, url: str, owner: str) -> None:
+    """Lists, runs, schedules and pages name the workflows of both teams with their team."""
+    listed = retinue("workflows", cwd=folder)
+    runs = retinue("runs", cwd=folder)
+    schedules = retinue("schedules", cwd=folder)
+    page = fetch(f"{url}/ui/workflows", owner)
+    for team in ("news", "words"):
+        assert f"report@{team}" in listed
+        assert f"report@{team}" in runs
+        assert f"{team}.report" in schedules
+        assert f"report@{team}" in page
+        retinue("schedules", "run-now", f"{team}.report", cwd=folder)
+    plain = run_command("run", "report", cwd=folder)
+    assert plain.returncode != 0
+    assert "report@news, report@words" in plain.stderr
+
+
 def check_callers(folder: Path, page: str) -> None:
     """Rows, lines and pages say of which team an agent is that calls, and nothing more of others."""
     rows = [orjson.loads(line) for line in retinue("logs", "--json", "-n", "1000", cwd=folder).splitlines()]
@@ -134,6 +178,8 @@ def check_two_teams(tmp_path: Path, retinue_home: Path, api: str) -> None:
             assert call("tell", "--agent", f"word@{team}") == team
             assert call("show", "--agent", f"told@{team}") == {"version": team}
             assert call(f"ask_{team}") == [team, team]
+            assert call(f"report_{team}") == f"report@{team}"
+            assert team in retinue("run", f"report@{team}", cwd=tmp_path)
             assert "word" in fetch(f"{url}/agents/word@{team}/.well-known/agent-card.json")
         owner = f"Bearer {(retinue_home / 'keys' / 'owner.token').read_text().strip()}"
         asyncio.run(check_clients(url, owner))
@@ -147,6 +193,7 @@ def check_two_teams(tmp_path: Path, retinue_home: Path, api: str) -> None:
         plain = run_command("call", "tell", "--agent", "word", cwd=tmp_path)
         assert plain.returncode != 0
         assert "word@news, word@words" in plain.stderr
+        check_workflows(tmp_path, url, owner)
         # the policy of news binds neither the agent of this name in words nor calls of the agents of words
         no = '{"text": "no"}'
         assert call("tell", no, "--agent", "word@words") == "words"

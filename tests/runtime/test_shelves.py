@@ -76,10 +76,10 @@ async def test_the_folder_is_that_of_the_state_unless_the_settings_name_one(
     for place in (tmp_path / "state" / "workflows", tmp_path / "mine"):
         place.mkdir(parents=True)
         (place / f"{place.parent.name}-{place.name}.yaml").write_text(GOOD)
-    shelf, _ = open_shelves(Settings(), state, {}, own="home")
+    (shelf,) = open_shelves(Settings(), state, {}, own="home")
     assert await shelf.list_names() == ["state-workflows"]
     monkeypatch.setenv("RETINUE_WORKFLOWS__DIRECTORY", str(tmp_path / "mine"))
-    shelf, _ = open_shelves(load_settings(start=tmp_path), state, {}, own="home")
+    (shelf,) = open_shelves(load_settings(start=tmp_path), state, {}, own="home")
     assert [name.endswith("-mine") for name in await shelf.list_names()] == [True]
 
 

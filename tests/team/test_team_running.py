@@ -23,7 +23,7 @@ from retinue.mesh.directory.rollouts import mark_of
 from retinue.runtime.commands.teams import commands as team_commands
 from retinue.runtime.commands.teams import upgrading
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
-from retinue.runtime.commands.teams.names import check_mesh_names, check_workflow_names
+from retinue.runtime.commands.teams.names import check_mesh_names
 from retinue.runtime.imports.files import write_import
 from retinue.runtime.models import list_model_states
 from retinue.runtime.parts import children as children_part
@@ -121,23 +121,6 @@ async def test_down_of_a_team_whose_upgrade_was_killed_keeps_the_checked_digest(
     kill_while_starting(store, TeamRow("words", OLD, "1.0.0"))
     assert teams.down("words").active == OLD
     assert store.read_rows()["words"].before == OLD
-
-
-async def test_a_workflow_that_another_running_team_has_is_refused(
-    teams: TeamCommands, tmp_path: Path, write_team: WriteTeam, state: State, environments: list[str]
-) -> None:
-    for name in ("news", "words"):
-        file = tmp_path / f"{name}-1.0.0" / "workflows" / "edit.yaml"
-        file.parent.mkdir(parents=True)
-        file.write_text("name: edit\nsteps: [{id: count, skill: count}]\n")
-    news = await install(teams, state, write_team(name="news"))
-    words = await install(teams, state, write_team(name="words"))  # news does not run
-    store = TeamStore(state)
-    store.write_row(replace(store.read_rows()["news"], active=news.digest))
-    with pytest.raises(TeamRefusedError, match="the team news has the workflow edit, too") as caught:
-        await teams.up(words.digest, AGREED, agree, print)
-    assert (caught.value.reason, "retinue down news" in str(caught.value.remedy)) == ("name_taken", True)
-    check_workflow_names(news, state)
 
 
 async def test_agents_and_imports_of_two_teams_may_have_one_name(

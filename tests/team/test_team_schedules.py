@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.teams.programs import CONFIG
-from retinue.runtime.teams.schedules import remove_schedules, renew_schedules
+from retinue.runtime.teams.schedules import add_missing_schedules, remove_schedules, renew_schedules
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.consent import describe_consent
@@ -103,7 +104,7 @@ async def test_schedules_follow_the_digest_that_serves_and_end_with_the_team(
     assert "nightly 1h" in "\n".join(describe_consent(first, "me").render())
 
     await renew_schedules(mesh.get, store, first)
-    assert mesh.added == [{"workflow": "nightly", "name": "words.nightly", "schedule": {"every": "1h"}}]
+    assert mesh.added == [{"workflow": "nightly@words", "name": "words.nightly", "schedule": {"every": "1h"}}]
     mesh.held["words.nightly"] = "paused by local"
     await renew_schedules(mesh.get, store, first)
     assert mesh.held["words.nightly"] == "paused by local"
@@ -117,3 +118,36 @@ async def test_schedules_follow_the_digest_that_serves_and_end_with_the_team(
     ]
     await remove_schedules(mesh.get, store, "words")
     assert sorted(mesh.held) == ["mine", "words.mine"]
+
+
+async def test_the_hub_adds_the_schedules_that_a_killed_command_has_not_added(
+    teams: TeamCommands, state: State, write_team: WriteTeam
+) -> None:
+    store, mesh = TeamStore(state), Mesh()
+    team = await pack(teams, state, write_scheduled(write_team, "1.0.0", 'every = "1h"'))
+    row = store.read_rows()["words"]
+    assert not await add_missing_schedules(mesh.get, store)
+    assert mesh.held == {}
+
+    store.write_row(replace(row, is_unscheduled=True))
+    with store.changing("words"):
+        assert await add_missing_schedules(mesh.get, store)  # its command still runs
+    assert mesh.held == {}
+    assert not await add_missing_schedules(mesh.get, store)
+    assert mesh.held == {"words.nightly": ""}
+    assert store.read_rows()["words"] == row
+
+    # the owner has removed it since then
+    mesh.held.clear()
+    assert not await add_missing_schedules(mesh.get, store)
+    assert mesh.held == {}
+
+    store.write_row(replace(row, is_unscheduled=True))
+
+    async def down(skill: str, arguments: Mapping[str, Any] = {}) -> Any:
+        if skill == "add_schedule":
+            teams.down("words")
+        return await mesh.get(skill, arguments)
+
+    assert not await add_missing_schedules(down, store)
+    assert (mesh.held, store.read_rows()["words"].active, team.name) == ({}, None, "words")

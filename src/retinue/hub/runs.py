@@ -265,7 +265,8 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
         """Runs again from a step, as a new run with the results before it."""
         old = await access.get(run, ctx.principal)
         # who may not start the workflow may not start it again; the run does not tell where it came from
-        access.check_start(ctx.principal, old.request.name, is_inline=False)
+        # a policy names a workflow without its team
+        access.check_start(ctx.principal, old.request.name.partition("@")[0], is_inline=False)
         access.check_nested_starts(ctx.principal, parse_form(old.request.definition).nested)
         if new_run is None:
             stored = uuid.uuid4().hex

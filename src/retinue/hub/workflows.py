@@ -122,10 +122,13 @@ class RunStarter:
         """Call ``observer`` after the next start, once."""
         self._observers.append(observer)
 
-    async def load(self, workflow: str | Json, trace: TraceContext | None = None) -> Loaded:
+    async def load(
+        self, workflow: str | Json, trace: TraceContext | None = None, principal: Principal | None = None
+    ) -> Loaded:
         """A stored workflow by its name, or an inline definition: an object, or a text that is one.
 
-        ``trace`` = the chain of calls that starts it.
+        ``trace`` = the chain of calls that starts it, ``principal`` = who calls; a plain name means the
+        workflow of its own team.
         """
         if isinstance(workflow, str) and workflow.lstrip().startswith("{"):
             try:
@@ -134,7 +137,8 @@ class RunStarter:
                 problem = f"field 'workflow' is neither a name nor a JSON object: {error}"
                 raise InvalidParametersError([Problem("workflow", problem)]) from None
         if isinstance(workflow, str):
-            return await self.library_of(trace).get(workflow)
+            team = "" if principal is None else principal.team
+            return await self.library_of(trace).get(workflow, team=team)
         return self._load_inline(workflow)
 
     def library_of(self, trace: TraceContext | None) -> Library:
@@ -213,6 +217,7 @@ class RunStarter:
                 run_id=stored_id,
                 origin=origin,
                 nested=bundled.nested,
+                name=loaded.shown_as,
             )
         except RunConflictError as error:
             raise error.named(run or "") from None
@@ -253,7 +258,8 @@ def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice, history
             outgoing.record_usage(0)
             reject_limited(ctx.principal)
             choice = await auto.choose(_prompt_of(input), ctx.principal) if workflow == AUTO else None
-            loaded = await starter.load(choice.workflow if choice else workflow, outgoing.trace)
+            chosen = choice.workflow if choice else workflow
+            loaded = await starter.load(chosen, outgoing.trace, ctx.principal)
             started = await starter.start(
                 loaded,
                 loaded.definition,

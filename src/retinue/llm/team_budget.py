@@ -79,6 +79,15 @@ class TeamBudget:
             yield OpenBudget(self.limits, document, boot, up_s, self._lapse_s)
             replace_file(self._path, orjson.dumps(document), mode=0o600)
 
+    def read_today(self) -> dict[str, Any]:
+        """What was spent today, and what the calls in flight may still spend. Raises StateDamagedError."""
+        document = self._read(self._clock(), *self._uptime())
+        held = document.pop("open").values()
+        return document | {
+            "tokens_reserved": sum(row["tokens"] for row in held),
+            "cost_usd_reserved": sum(row["cost_usd"] for row in held),
+        }
+
     def _read(self, now: datetime, boot: str, up_s: float) -> dict[str, Any]:
         """The spending of today, and the calls in flight, which may have begun yesterday."""
         try:

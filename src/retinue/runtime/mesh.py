@@ -61,7 +61,7 @@ from retinue.runtime.factories import (
 from retinue.runtime.launch import Start
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.peers import Peers, make_peers
-from retinue.runtime.shelves import open_shelves
+from retinue.runtime.shelves import TeamShelf, open_shelves
 from retinue.settings import Settings, environment
 from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.outcome_store import OutcomeStore
@@ -202,7 +202,7 @@ async def open_mesh(
         shelves = open_shelves(settings, state, registries.by_name, own=HOME_SOURCE)
         hosted = load_hosted(settings.workflows.modules)
         engine = await stack.enter_async_context(
-            _open_engine(hosted, shelves, caller, artifacts, open_runs, dispatcher.access)
+            _open_engine(hosted, shelves, TeamShelf(state), caller, artifacts, open_runs, dispatcher.access)
         )
         view = MeshView(
             directory=directory,
@@ -268,12 +268,13 @@ class _Engine:
 async def _open_engine(
     hosted: HostedWorkflows,
     shelves: Sequence[Shelf],
+    teams: TeamShelf,
     caller: DispatchCaller,
     artifacts: StateArtifacts,
     open_runs: OpenRuns,
     access: Access,
 ) -> AsyncIterator[_Engine]:
-    """The runs, whose body interprets the workflows of ``shelves`` and those in Python."""
+    """The runs, whose body interprets the workflows of ``shelves``, of ``teams`` and those in Python."""
     # a kept result would answer a call about which policies decide anew
     step_cache = MemoryCache(is_closed=lambda: access.has_policies)
     tools = Tools(
@@ -284,7 +285,7 @@ async def _open_engine(
         open_sessions=lambda: runs.open_sessions(),
         check_start=partial(access.check_start, is_inline=False),
     )
-    library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
+    library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted(), teams=teams)
     interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
     async with open_runs(interpreter.run, hosted.list_hosted()) as runs:
         yield _Engine(library, runs, step_cache)

@@ -252,7 +252,7 @@ def _open_team_budget(state: State, team: str, spec: ModelSpec) -> TeamBudget | 
         return None
     limits = TeamLimits(team, table.get("max_tokens_per_day"), table.get("max_cost_per_day"))
     lapse_s = spec.timeout_s * (spec.retries + 1)
-    return TeamBudget(state.spending / f"{team}@.json", limits, lapse_s=lapse_s)
+    return TeamBudget(state.budget_of_team(team), limits, lapse_s=lapse_s)
 
 
 def _make_ledger(path: Path, spec: ModelSpec, backend: Available, team: TeamBudget | None = None) -> Ledger:

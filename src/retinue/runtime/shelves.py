@@ -108,7 +108,7 @@ class RegistryShelf:
 
 
 class TeamShelf:
-    """The workflows of the teams that this state runs.
+    """The workflows of the teams that this state runs: `retinue.workflows.library.TeamTexts`.
 
     ``chosen`` gives the digest of a team, by its mark, of which they are; of others it is the one that lists
     show.
@@ -118,23 +118,18 @@ class TeamShelf:
         self._state = state
         self._chosen = chosen
 
-    def at(self, chosen: Mapping[str, str]) -> TeamShelf:
-        """The shelf of a chain of calls that has chosen these digests."""
-        return TeamShelf(self._state, chosen)
+    def list_teams(self) -> Mapping[str, Sequence[str]]:
+        return {name: sorted(places) for name, places in self._find().items()}
 
-    async def list_names(self) -> Sequence[str]:
-        return sorted(self._find())
-
-    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
-        """As ``Shelf.find_text``; the digest of the team stands for a version."""
-        if version is not None or (place := self._find().get(name)) is None:
+    async def find_text(self, name: str, team: str) -> StoredText | None:
+        """As ``TeamTexts.find_text``; the digest of the team stands for a version."""
+        path = self._find().get(name, {}).get(team)
+        if path is None:
             return None
-        team, path = place
-        return StoredText(
-            await asyncio.to_thread(path.read_text, "utf-8"), f"teams/{team}/{path.name}", is_own=True
-        )
+        text = await asyncio.to_thread(path.read_text, "utf-8")
+        return StoredText(text, f"teams/{team}/{path.name}", is_own=True, team=team)
 
-    def _find(self) -> dict[str, tuple[str, Path]]:
+    def _find(self) -> dict[str, dict[str, Path]]:
         if not (self._state.root / "teams" / "teams.json").exists():
             return {}
         from retinue.runtime.teams.programs import list_workflows  # only states with teams load this
@@ -154,5 +149,4 @@ def open_shelves(
     return [
         FolderShelf(folder),
         *(RegistryShelf(registry, is_own=name == own) for name, registry in named),
-        TeamShelf(state),
     ]

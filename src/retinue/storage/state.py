@@ -193,6 +193,10 @@ class State:
         """The spending of the model agents, one file for each."""
         return self.root / "spending"
 
+    def budget_of_team(self, team: str) -> Path:
+        """What the models of a team have spent together."""
+        return self.spending / f"{team}@.json"
+
     @property
     def keys(self) -> Path:
         return self.root / "keys"

@@ -97,6 +97,11 @@ class Team:
         paths = [row.path for row in self.files if row.layer == "workflows"]
         return {path.rpartition("/")[2].rpartition(".")[0]: path for path in paths}
 
+    @property
+    def workflow_names(self) -> frozenset[str]:
+        """The names by which its workflows are started: plain, and ``NAME@TEAM``."""
+        return frozenset(shown for name in self.workflows for shown in (name, f"{name}@{self.name}"))
+
 
 def list_names(definition: TeamDefinition, lock: TeamLock) -> frozenset[str]:
     """The names of the agents and imports of a team, by which the mesh calls them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, Protocol
 
@@ -45,13 +45,14 @@ LONG_TEXT = 4 * 1024
 class StoredText:
     """The text of one stored workflow, the reference it came from, and its digest where it has one.
 
-    ``is_own`` = it is stored in this state, not in a registry of others.
+    ``is_own`` = it is stored in this state, not in a registry of others. ``team`` is the team whose it is.
     """
 
     text: str
     reference: str
     digest: str | None = None
     is_own: bool = False
+    team: str = ""
 
 
 class Shelf(Protocol):
@@ -65,6 +66,26 @@ class Shelf(Protocol):
 
         Raises RegistryError.
         """
+
+
+class TeamTexts(Protocol):
+    """The workflows of the teams that run. Two of them may have one of the same name: ``NAME@TEAM``."""
+
+    def list_teams(self) -> Mapping[str, Sequence[str]]:
+        """The teams that have a workflow, in order, by its name."""
+
+    async def find_text(self, name: str, team: str) -> StoredText | None:
+        """The text of this workflow of a team; None when it is not here."""
+
+
+class NoTeams:
+    """`TeamTexts` of a state without teams."""
+
+    def list_teams(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    async def find_text(self, name: str, team: str) -> StoredText | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,8 @@ class Library:
     """All stored workflows; a built-in name cannot be taken over by a folder or a registry.
 
     Nor can that of ``code``, the workflows in Python of this process, and of those that ``list_hosted``
-    gives, which workers of the same database have.
+    gives, which workers of the same database have. A plain name means the workflow of a team, of ``teams``,
+    where nothing else has it; another workflow of a team, and every one by ``NAME@TEAM``, comes first.
     """
 
     def __init__(
@@ -90,26 +112,49 @@ class Library:
         *,
         code: Sequence[Loaded] = (),
         list_hosted: Callable[[], Awaitable[Sequence[HostedWorkflow]]] | None = None,
+        teams: TeamTexts | None = None,
     ) -> None:
         self._shelves = tuple(shelves)
         self._code = {loaded.definition.name: loaded for loaded in code}
         self._list_hosted = list_hosted
+        self._teams = teams or NoTeams()
 
-    def with_shelves(self, change: Callable[[Shelf], Shelf]) -> Library:
-        """The same library with other shelves."""
+    def with_teams(self, teams: TeamTexts) -> Library:
+        """The same library with the workflows of other digests of teams."""
         code = tuple(self._code.values())
-        return Library([change(shelf) for shelf in self._shelves], code=code, list_hosted=self._list_hosted)
+        return Library(self._shelves, code=code, list_hosted=self._list_hosted, teams=teams)
 
-    async def get(self, reference: str) -> Loaded:
-        """The workflow ``name``, ``name@tag`` or ``name@sha256:…``.
+    async def get(self, reference: str, *, team: str = "") -> Loaded:
+        """The workflow ``name``, ``name@team``, ``name@tag`` or ``name@sha256:…``.
 
-        Raises UnknownWorkflowError, DefinitionError, RegistryError.
+        A plain name that ``team`` has means its own one. Raises UnknownWorkflowError, also for a plain name
+        that two teams have, DefinitionError, RegistryError.
         """
         if len(reference) > MAX_REFERENCE:
             raise UnknownWorkflowError(
                 shorten(reference), remedy="send a definition as a JSON object, not as text"
             )
         name, _, version = reference.partition("@")
+        teams = self._teams.list_teams().get(name, ())
+        if (owner := version or team) in teams:
+            is_shared = len(teams) > 1 or await self._has_besides_teams(name)
+            return await self._get_of_team(name, owner, is_shared=is_shared)
+        if (found := await self._find_besides_teams(name, version)) is not None:
+            return found
+        if teams and not version:
+            if len(teams) > 1:
+                raise UnknownWorkflowError(reference, near=[f"{name}@{owner}" for owner in teams])
+            return await self._get_of_team(name, teams[0], is_shared=False)
+        known = [
+            *list_builtins(),
+            *[workflow.name for workflow in await self.list_all() if workflow.origin == "custom"],
+        ]
+        raise UnknownWorkflowError(
+            reference, near=suggest(name, [known_name for known_name in known if known_name != reference])
+        )
+
+    async def _find_besides_teams(self, name: str, version: str = "") -> Loaded | None:
+        """The workflow of a name that is of no team: built-in, in Python, of a folder or of a registry."""
         if name in list_builtins() and not version:
             return load_builtin(name)
         if not version and (code := self._code.get(name) or await self._find_hosted(name)) is not None:
@@ -118,13 +163,21 @@ class Library:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
                 return await _load(stored)
-        known = [
-            *list_builtins(),
-            *[workflow.name for workflow in await self.list_all() if workflow.origin == "custom"],
-        ]
-        raise UnknownWorkflowError(
-            reference, near=suggest(name, [known_name for known_name in known if known_name != reference])
-        )
+        return None
+
+    async def _has_besides_teams(self, name: str) -> bool:
+        try:
+            return await self._find_besides_teams(name) is not None
+        except RetinueError:
+            return True  # a broken workflow has its name all the same
+
+    async def _get_of_team(self, name: str, team: str, *, is_shared: bool) -> Loaded:
+        """A workflow of a team, under its full name where something else has the plain one."""
+        stored = await self._teams.find_text(name, team)
+        if stored is None:
+            raise UnknownWorkflowError(f"{name}@{team}")
+        loaded = replace(await _load(stored), team=team)
+        return replace(loaded, shown_as=f"{name}@{team}") if is_shared else loaded
 
     async def list_all(self, *, checks_builtins: bool = True) -> list[StoredWorkflow]:
         """Every stored workflow; an unreadable workflow is listed with its problem.
@@ -145,6 +198,12 @@ class Library:
                 if name not in seen:
                     seen.add(name)
                     workflows.append(await self._read(shelf, name))
+        for name, teams in sorted(self._teams.list_teams().items()):
+            is_plain = len(teams) == 1 and name not in seen
+            for team in teams:
+                shown = name if is_plain else f"{name}@{team}"
+                reading = self._get_of_team(name, team, is_shared=not is_plain)
+                workflows.append(await _read_listed(shown, reading))
         return workflows
 
     async def _find_hosted(self, name: str) -> Loaded | None:
@@ -193,6 +252,13 @@ class Library:
             return StoredWorkflow(name, "custom", (await _load(stored)).definition)
         except RetinueError as error:
             return StoredWorkflow(name, "custom", None, error)
+
+
+async def _read_listed(name: str, reading: Awaitable[Loaded]) -> StoredWorkflow:
+    try:
+        return StoredWorkflow(name, "custom", (await reading).definition)
+    except RetinueError as error:
+        return StoredWorkflow(name, "custom", None, error)
 
 
 async def _load(stored: StoredText) -> Loaded:
@@ -258,6 +324,11 @@ class _Gathering:
                 continue
             place = (*path, "workflow")
             nested = await self._read(step.workflow, loaded, place)
+            known = self.texts.get(step.workflow)
+            if known is not None and known.team != nested.team:
+                problem = f"two workflows are called {step.workflow}: of {known.team} and of {nested.team}"
+                remedy = f"write {step.workflow}@{nested.team or known.team} in one of them"
+                raise loaded.document.fault(place, problem, remedy)
             drawn = " → ".join((*(name for name, _ in chain), step.workflow))
             key = _key_of(nested)
             if any(key == known for _, known in chain):
@@ -280,7 +351,7 @@ class _Gathering:
 
     async def _read(self, reference: str, loaded: Loaded, place: tuple[str | int, ...]) -> Loaded:
         try:
-            nested = await self._library.get(reference)
+            nested = await self._library.get(reference, team=loaded.team)
             if isinstance(nested.definition, CodeDefinition):
                 raise loaded.document.fault(
                     place,

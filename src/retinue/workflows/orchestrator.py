@@ -162,13 +162,14 @@ class Orchestrator:
         run_id: str | None = None,
         origin: Origin = MESH_ORIGIN,
         nested: Bundled = MappingProxyType({}),
+        name: str = "",
     ) -> RunRecord:
         """Start a run and come back at once.
 
         ``run_id`` is an idempotency key, made up when absent. ``nested`` are the workflows that the
-        definition runs (``bundling``). Raises InvalidParametersError for another form of id, and where
-        the input breaks the definition's schema, RunConflictError for a used id with another definition
-        or input.
+        definition runs (``bundling``), and ``name`` is its name in the mesh if it is another one. Raises
+        InvalidParametersError for another form of id, and where the input breaks the definition's schema,
+        RunConflictError for a used id with another definition or input.
         """
         workflow_input = definition.complete_input(workflow_input)
         if definition.input is not None:
@@ -178,7 +179,7 @@ class Orchestrator:
             if problems:
                 raise InvalidParametersError(problems)
         request = RunRequest(
-            definition.name, render_form(WholeRun.of(definition, nested)), workflow_input, origin
+            name or definition.name, render_form(WholeRun.of(definition, nested)), workflow_input, origin
         )
         if run_id is not None:
             check_run_id(run_id.partition(RUN_ID_MARK)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +171,10 @@ def team(name: str | None, as_json: bool) -> None:
                 click.echo(_shown(f"  {'':<10} runs on the digest before: {', '.join(rollout['held_by'])}"))
         if row["problem"]:
             click.echo(_shown(f"  {'signature':<10} {row['problem']}; it runs on, and retinue up refuses it"))
+        if budget := row["budget"]:
+            click.echo(_shown(f"  {'budget':<10} {budget['text']}"))
+        if row["is_unscheduled"]:
+            click.echo(_shown(f"  {'schedules':<10} not added yet; the hub adds them"))
         for program in row["programs"]:
             click.echo(_shown(f"  {'program':<10} {program['name']}  {program['url'] or program['error']}"))
         if row["failed"]:
@@ -241,6 +245,13 @@ def _describe_rollout(row: TeamRow) -> dict[str, Any]:
     }
 
 
+def _describe_budget(spending: Mapping[str, Any]) -> dict[str, Any]:
+    """The budget of a team for people and programs; {} for a team without one."""
+    from retinue.runtime.teams.spending import render_spending
+
+    return {**spending, "text": render_spending(spending)} if spending else {}
+
+
 async def _list(name: str | None) -> list[dict[str, Any]]:
     from retinue.core.errors import InvalidSettingError
     from retinue.runtime.commands.teams.commands import open_teams
@@ -275,6 +286,8 @@ async def _list(name: str | None) -> list[dict[str, Any]]:
                     "highest": row.highest,
                     "failed": dict(row.failed),
                     "rollout": _describe_rollout(row),
+                    "budget": _describe_budget(teams.read_spending(row)),
+                    "is_unscheduled": row.is_unscheduled,
                     "programs": programs,
                 }
             )

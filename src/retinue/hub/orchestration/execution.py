@@ -77,7 +77,7 @@ class _Plan:
 
     @property
     def name(self) -> str:
-        return self.definition.name
+        return self.loaded.shown_as or self.definition.name
 
     def complete(self, result: OrchestrationResult) -> OrchestrationResult:
         """A result, new or cached, with the reasons why this request got its workflow."""
@@ -205,7 +205,7 @@ class Orchestration:
                 else select_for_role(request.prompt, role)
             )
             workflow = choice.workflow
-        loaded = await self._starter.load(workflow, ctx.trace)
+        loaded = await self._starter.load(workflow, ctx.trace, ctx.principal)
         definition = loaded.definition
         warnings: list[str] = []
         if request.role != AUTO:

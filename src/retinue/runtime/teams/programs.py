@@ -205,8 +205,8 @@ def import_command(environments: Environments, table: TeamImport, lock: bytes) -
     return str(python), str(find_python_program(python, table.package_name, table.bin))
 
 
-def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
-    """Team and file of each workflow of the active teams, by name; of two with one name the first.
+def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, dict[str, Path]]:
+    """The files of the workflows of the active teams, by name and team.
 
     ``chosen`` gives the mark of the digest of a team; of others it is the one that lists show.
     """
@@ -216,10 +216,10 @@ def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[s
         marked = [digest for digest in digests if mark_of(digest) == chosen.get(row.name)]
         return marked or digests[:1]
 
-    files: dict[str, tuple[str, Path]] = {}
+    files: dict[str, dict[str, Path]] = {}
     for store, row, team in _list_teams(state, pick):
         for name, path in team.workflows.items():
-            files.setdefault(name, (row.name, store.folder_of(row.name, team.digest) / FILES / path))
+            files.setdefault(name, {})[row.name] = store.folder_of(row.name, team.digest) / FILES / path
     return files
 
 

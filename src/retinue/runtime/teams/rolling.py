@@ -210,9 +210,8 @@ class RolloutStages:
                 if check.workflow is not None:
                     place = f"check.workflow {check.workflow}"
                     try:
-                        await self.mesh.run_workflow(
-                            check.workflow, check.input, CHECKER, self._chain(stored)
-                        )
+                        full_name = f"{check.workflow}@{self.name}"
+                        await self.mesh.run_workflow(full_name, check.input, CHECKER, self._chain(stored))
                     except RetinueError as error:
                         problem = f"{place}: {error.message}"
                         raise TeamRefusedError("check_failed", self.name, problem) from error

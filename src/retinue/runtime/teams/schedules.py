@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from retinue.core.errors import RetinueError
+from retinue.core.errors import BusyError, RetinueError
 from retinue.runtime.teams.programs import read_installed
-from retinue.runtime.teams.store import TeamStore
+from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.team.package import Team
 
 Get = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
@@ -46,12 +48,41 @@ async def renew_schedules(get: Get, store: TeamStore, team: Team, *, only_missin
     for name, schedule in schedules.items():
         if only_missing and not held.get(name, "missing"):
             continue
-        fields: dict[str, Any] = {"workflow": schedule.workflow, "name": name}
+        # the plain name may be that of a workflow of the hub or of another team
+        fields: dict[str, Any] = {"workflow": f"{schedule.workflow}@{team.name}", "name": name}
         if schedule.rule:
             fields["schedule"] = schedule.rule
         await get("add_schedule", fields)
         if held.get(name, "").startswith(_PAUSED_BY):
             await get("change_schedule", {"schedule": name, "change": "pause"})
+
+
+async def add_missing_schedules(get: Get, store: TeamStore) -> bool:
+    """Add the schedules of the teams whose command was killed before it had added them.
+
+    Returns whether a command that is about to add some of them still runs.
+    """
+    is_waiting = False
+    for row in store.list_active():
+        if not row.is_unscheduled:
+            continue
+        try:
+            with store.changing(row.name, within_s=0.0) as current:
+                digest = current.active if current.is_unscheduled else None
+        except BusyError:
+            is_waiting = True
+            continue
+        if digest is None:
+            continue
+        await renew_schedules(get, store, read_installed(store, row.name, digest), only_missing=True)
+        scheduled = store.change_row(row.name, partial(_note_scheduled, digest))
+        if scheduled.active is None:
+            await remove_schedules(get, store, row.name)  # a command has stopped it meanwhile
+    return is_waiting
+
+
+def _note_scheduled(digest: str, row: TeamRow) -> TeamRow:
+    return replace(row, is_unscheduled=False) if row.active in (None, digest) else row
 
 
 async def remove_schedules(get: Get, store: TeamStore, name: str) -> None:

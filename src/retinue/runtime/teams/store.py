@@ -81,6 +81,8 @@ class TeamRow:
     """Which digest replaces which (`rollout.StoredRollout`); {} where none does."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """The id of the file with the secrets of each digest, see `TeamStore.keep_secrets`."""
+    is_unscheduled: bool = False
+    """Whether the digest serves, and its schedules are still to be added."""
 
     @property
     def is_settled(self) -> bool:

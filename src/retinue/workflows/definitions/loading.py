@@ -109,13 +109,16 @@ class Loaded:
     """A checked definition with the document it was read from, which knows its lines.
 
     ``digest`` is that of the artifact it came in, where it came in one. ``is_own`` = it is stored in this
-    state, so that only its owner can have written it.
+    state, so that only its owner can have written it. ``team`` is the team that it belongs to, and
+    ``shown_as`` its name in the mesh, ``NAME@TEAM``, where another workflow has that of its definition.
     """
 
     definition: Definition
     document: Document
     digest: str | None = None
     is_own: bool = False
+    team: str = ""
+    shown_as: str = ""
 
 
 def load(

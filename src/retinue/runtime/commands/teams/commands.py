@@ -32,7 +32,6 @@ from retinue.runtime.commands.teams.installed import (
 from retinue.runtime.commands.teams.names import (
     check_import_names,
     check_mesh_names,
-    check_workflow_names,
 )
 from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.policies import (
@@ -142,7 +141,6 @@ class TeamCommands(TeamViews):
         signer = self._check(pulled, row, options)
         values = find_secrets(self._store, row, team, options.secrets_file)
         check_import_names(team, self._settings, self._state)
-        check_workflow_names(team, self._state)
         if row.active == team.digest:
             await self._install(pulled, team, echo, is_running=True)
             return await self._renew_secrets(row, team, values, echo)
@@ -220,7 +218,6 @@ class TeamCommands(TeamViews):
             check_programs(team)
             values = find_secrets(self._store, row, team, None)
             check_import_names(team, self._settings, self._state)
-            check_workflow_names(team, self._state)
             refuse_other_rollout(row, digest)
             if find_open_rollout(row) is not None:
                 return await self._follow(row, team, echo)
@@ -247,7 +244,8 @@ class TeamCommands(TeamViews):
         former = self._store.read_rows().get(name)
         with self._store.changing(name) as row:
             if row.active is not None:
-                self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
+                stopped = replace(row, active=None, before=row.active, names=(), rollout={})
+                self._store.write_row(replace(stopped, is_unscheduled=False))
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -353,6 +351,10 @@ class TeamCommands(TeamViews):
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-            self._store.settle(started, team.claims)
-            await renew_schedules(client.get, self._store, team)
+            # if this command is killed now, the hub adds the schedules
+            has_schedules = bool(list_schedule_names(self._store, team.name))
+            self._store.settle(replace(started, is_unscheduled=has_schedules), team.claims)
+            if has_schedules:
+                await renew_schedules(client.get, self._store, team)
+                self._store.change_row(team.name, lambda current: replace(current, is_unscheduled=False))
         return StartedTeam(team, programs, checks, before=row.active)

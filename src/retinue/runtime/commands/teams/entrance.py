@@ -96,9 +96,8 @@ async def pass_check(team: Team, client: MeshClient, echo: Callable[[str], None]
                 passed += 1
             if check.workflow is not None:
                 follower = RunFollower(client, echo)
-                await _checked(
-                    team, f"check.workflow {check.workflow}", follower.run(check.workflow, check.input)
-                )
+                run = follower.run(f"{check.workflow}@{team.name}", check.input)
+                await _checked(team, f"check.workflow {check.workflow}", run)
                 passed += 1
     except TimeoutError:
         problem = f"its check did not end within {check.timeout_s:g} s"

@@ -14,6 +14,7 @@ from retinue.runtime.commands.teams.comparing import Comparison, compare_content
 from retinue.runtime.commands.teams.places import TeamPlace
 from retinue.runtime.teams.programs import FILES, read_installed
 from retinue.runtime.teams.rollout import list_digests
+from retinue.runtime.teams.spending import read_team_spending, render_spending
 from retinue.runtime.teams.store import TeamStore
 from retinue.storage.state import State
 from retinue.team.difference import TeamContent
@@ -23,8 +24,8 @@ from retinue.team.package import PREFIX
 async def list_known(state: State) -> list[dict[str, Any]]:
     """The digests by team, the newest version first: ``team``, ``version``, ``digest`` and ``status``.
 
-    ``status`` is ``running``, ``kept`` (it ran, and its files are here) or ``packed``. A tag that cannot be
-    read is left out.
+    ``status`` is ``running``, ``kept`` (it ran, and its files are here) or ``packed``. The one that serves
+    has ``budget``, if its team has one. A tag that cannot be read is left out.
     """
     known: dict[str, dict[str, Any]] = {}
     store = TeamStore(state)
@@ -34,6 +35,8 @@ async def list_known(state: State) -> list[dict[str, Any]]:
             version = row.versions.get(digest, row.version if digest == row.active else "?")
             status = "running" if digest in running else "kept"
             known[digest] = {"team": name, "version": version, "digest": digest, "status": status}
+            if digest == row.active and (budget := _describe_budget(state, store, name, digest)):
+                known[digest]["budget"] = budget
     registry = LayoutRegistry(state.registry)
     for repository in await registry.list_repositories():
         if repository.startswith(PREFIX):
@@ -53,6 +56,15 @@ async def compare_known(state: State, old: str, new: str) -> Mapping[str, Any]:
     before, after = await _read(state, old), await _read(state, new)
     changes = await asyncio.to_thread(compare_content, before, after)
     return Comparison(before.team, after.team, changes).as_json()
+
+
+def _describe_budget(state: State, store: TeamStore, name: str, digest: str) -> dict[str, Any]:
+    """What a team has spent of its budget today; {} for one without a budget, or that cannot be read."""
+    try:
+        spending = read_team_spending(state, read_installed(store, name, digest))
+    except RetinueError:
+        return {}
+    return {**spending, "text": render_spending(spending)} if spending else {}
 
 
 async def _find_digest(registry: LayoutRegistry, repository: str, tag: str) -> str | None:

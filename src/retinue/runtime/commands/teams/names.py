@@ -14,7 +14,6 @@ from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import TeamRefusedError
 from retinue.mesh.directory.rollouts import mark_of, read_mark
 from retinue.runtime.imports.files import read_kept_imports
-from retinue.runtime.teams.programs import list_workflows
 from retinue.runtime.teams.store import TeamStore
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -33,15 +32,6 @@ def check_import_names(team: Team, settings: Settings, state: State) -> None:
         if clash := sorted(own & tables.keys()):
             problem = f"{place} has the import {clash[0]}, too"
             raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
-
-
-def check_workflow_names(team: Team, state: State) -> None:
-    """Raise TeamRefusedError for a workflow that another team has, because runs name a workflow alone."""
-    owners = {name: owner for name, (owner, _) in list_workflows(state, {}).items() if owner != team.name}
-    if clash := sorted(team.workflows.keys() & owners.keys()):
-        problem = f"the team {owners[clash[0]]} has the workflow {clash[0]}, too"
-        remedy = f"rename one of them, or stop the other: retinue down {owners[clash[0]]}"
-        raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
 
 
 async def check_mesh_names(store: TeamStore, team: Team, client: MeshClient) -> None:

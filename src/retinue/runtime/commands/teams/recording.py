@@ -74,7 +74,8 @@ async def record_calls(
     store = TeamStore(state)
     identifier = secrets.token_hex(8)
     until = time.time() + BEGIN_WITHIN_S + options.for_s
-    recording = Recording(identifier, team.name, sorted(team.names), sorted(team.workflows), LOCAL.id, until)
+    workflows = sorted(team.workflow_names)
+    recording = Recording(identifier, team.name, sorted(team.names), workflows, LOCAL.id, until)
     with _holding(state, store, recording):
         folder = recording.folder(store)
         await _wait_for_hub(state, folder)

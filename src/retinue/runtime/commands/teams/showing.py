@@ -11,6 +11,7 @@ from retinue.runtime.commands.teams.installed import verify_signature
 from retinue.runtime.commands.teams.packing import TeamPackages
 from retinue.runtime.factories import card_keys
 from retinue.runtime.teams.programs import read_installed
+from retinue.runtime.teams.spending import read_team_spending
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -45,6 +46,11 @@ class TeamViews(TeamPackages):
         except RetinueError as error:
             return error.message
         return ""
+
+    def read_spending(self, row: TeamRow) -> Mapping[str, Any]:
+        """What the models of a team have spent of its budget today; {} for one without a budget, or down."""
+        team = self._read_active(row)
+        return {} if team is None else read_team_spending(self._state, team)
 
     def read_children(self) -> Mapping[str, Any]:
         """What the hub says of the programs of teams."""

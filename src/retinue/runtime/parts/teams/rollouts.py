@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,6 +26,7 @@ from retinue.parts.process import Process
 from retinue.runtime.factories import HOME_SOURCE
 from retinue.runtime.imports.files import is_import_source
 from retinue.runtime.parts.children import find_teams_change
+from retinue.runtime.parts.teams.missing_schedules import MissingSchedules, begin_chain, call_hub
 from retinue.runtime.serving import end_task
 
 if TYPE_CHECKING:  # only states with rollouts load these
@@ -88,7 +90,7 @@ class FollowedRollouts:
         self._process.dispatcher.rollouts = self.rollouts
         self._directory.find_hidden = self.rollouts.find_hidden
         if (starter := self._find_starter()) is not None and starter.chains is None:
-            starter.chains = _choose_for_runs(starter, self.rollouts)
+            starter.chains = _choose_for_runs(starter, self.rollouts, self._process.state)
 
     def _is_member(self, entry: Entry) -> bool:
         """Whether an agent with the tag of a digest was published in this state, under a locked name.
@@ -144,16 +146,14 @@ def _list_names(state: State, stored: Mapping[str, StoredRollout]) -> dict[str, 
     return names
 
 
-def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
+def _choose_for_runs(starter: RunStarter, rollouts: Rollouts, state: State) -> ChainChoice:
     """What lets runs keep the digests of their chain, with the workflows of them."""
     from retinue.hub.workflows import ChainChoice
     from retinue.runtime.shelves import TeamShelf
 
     def library_of(trace: TraceContext) -> Library:
         chosen = rollouts.read_choice(trace)
-        return starter.library.with_shelves(
-            lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
-        )
+        return starter.library.with_teams(TeamShelf(state, chosen))
 
     return ChainChoice(rollouts.begin, rollouts.mark_run, library_of, rollouts.list_choices)
 
@@ -217,6 +217,7 @@ class RolloutsPart(Part):
             begin_again(process.state, time.time())
         followed.look()  # before the first program starts
         recording = FollowedRecording(process)
+        schedules = MissingSchedules(process)
         tasks: dict[str, asyncio.Task[None]] = {}
         is_ready = asyncio.Event()
 
@@ -225,6 +226,8 @@ class RolloutsPart(Part):
                 await asyncio.sleep(LOOK_S)
                 followed.look()
                 recording.look()
+                if self._leads and is_ready.is_set():
+                    await schedules.look()
                 if self._leads and is_ready.is_set() and followed.rollouts is not None:
                     for rollout in followed.rollouts.rollouts:
                         if rollout.team not in tasks or tasks[rollout.team].done():
@@ -282,19 +285,14 @@ def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
 
 
 def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -> MeshOfRollout:
-    from retinue.core.call import Call, new_id
-    from retinue.core.record import HUB_NAME
     from retinue.hub.workflows import RunStarter
     from retinue.mesh.directory.rollouts import CHOSEN, OtherCalls
-    from retinue.mesh.guard.trace_guard import new_trace
     from retinue.runtime.lazy_runs import LazyRuns
     from retinue.runtime.teams.rolling import MeshOfRollout
     from retinue.runtime.teams.schedules import renew_schedules
     from retinue.runtime.teams.store import TeamStore
-    from retinue.web.security import LOCAL_TOKEN
 
     directory, dispatcher = process.get(Directory), process.dispatcher
-    guard = dispatcher.admission.guard
     exams = process.find(ExamBook)
 
     async def open_record(entry: Entry) -> Any:
@@ -315,7 +313,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         name: str, given: Mapping[str, Any], principal: Principal, trace: TraceContext
     ) -> None:
         starter = process.get(RunStarter)
-        loaded = await starter.load(name, trace)
+        loaded = await starter.load(name, trace, principal)
         started = await starter.start(loaded, loaded.definition, dict(given), principal, trace)
         record = await starter.runs.finish(started.record.id)
         if record.status != "done":
@@ -333,19 +331,12 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
                 held.append(record.id)
         return held
 
-    async def get(skill: str, arguments: Mapping[str, Any]) -> Any:
-        call = Call(new_id(), skill, arguments, LOCAL_TOKEN, "team", begin_chain(), HUB_NAME)
-        return (await dispatcher.dispatch(call)).get()
-
     async def renew(team: Team) -> None:
-        await renew_schedules(get, TeamStore(process.state), team)
+        await renew_schedules(call_hub(process), TeamStore(process.state), team)
 
     async def count_elsewhere(mark: str) -> int:
         others = process.find(OtherCalls)
         return 0 if others is None else await others.count(mark)
-
-    def begin_chain() -> TraceContext:
-        return new_trace().with_allowance(guard.new_trace_allowance)
 
     return MeshOfRollout(
         rollouts=rollouts,
@@ -358,6 +349,6 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         run_workflow=run_workflow,
         list_runs=list_runs,
         renew_schedules=renew,
-        begin_chain=begin_chain,
+        begin_chain=partial(begin_chain, process),
         apply=followed.apply,
     )
