@@ -2,10 +2,13 @@
 
 The reader is a process of its own, as a hub is, so that its memory can be measured. A registry is
 docker-registry, or a hub, which gives manifests in bulk. The words of the cards are drawn by Zipf's law.
+A bare client sends docker-registry the same requests, which shows how much of the time is the registry's.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import random
 import shutil
@@ -17,6 +20,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import aiohttp
 import orjson
 import uvloop
 
@@ -28,8 +32,10 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.manifest import MANIFEST_TYPE
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.oci.source import RegistrySource
+from retinue.oci.source import CONCURRENT_READS, RegistrySource
+from retinue.runtime.serving import YOUNG_OBJECTS
 from retinue.storage.listing_store import SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.web.http_client import HttpClient
@@ -51,6 +57,8 @@ def measure() -> list[Figure]:
             with docker_registry(Path(folder)) as url:
                 uvloop.run(fill_over_http(url, AGENTS, draw_card))
                 figures += _read("docker-registry", url, AGENTS, target_s=8.0)
+                spent_s = uvloop.run(request_all(url, AGENTS))
+                figures.append(Figure("the same requests of a bare client", spent_s, "s"))
         return [*figures, *_read_from_hub(Path(folder) / "layouts", AGENTS, target_s=6.0)]
 
 
@@ -58,6 +66,23 @@ def measure_many() -> list[Figure]:
     """100,000 agents from one hub to another."""
     with tempfile.TemporaryDirectory() as folder:
         return list(_read_from_hub(Path(folder), MANY_AGENTS, target_s=60.0))
+
+
+async def request_all(url: str, agents: int) -> float:
+    """Wall seconds of the requests of a first reading: tags and manifest of each agent."""
+    waiting = iter([draw_card(number)[0] for number in range(agents)])
+    began = time.perf_counter()
+    async with aiohttp.ClientSession(headers={"accept": MANIFEST_TYPE}) as client:
+
+        async def work() -> None:
+            for name in waiting:
+                for path in ("tags/list", "manifests/v1"):
+                    async with client.get(f"{url}/v2/agents/{name}/{path}") as answer:
+                        assert answer.status == 200, await answer.text()
+                        await answer.read()
+
+        await asyncio.gather(*(work() for _ in range(CONCURRENT_READS)))
+    return time.perf_counter() - began
 
 
 def draw_card(number: int) -> tuple[str, bytes]:
@@ -139,6 +164,10 @@ async def read(url: str, agents: int) -> list[float]:
                     held.append(rss_bytes_of(os.getpid()) - before)
 
             directory.subscribe(note)
+            # as a hub that serves
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(YOUNG_OBJECTS)
             before = rss_bytes_of(os.getpid())
             began, worked = time.perf_counter(), time.process_time()
             await directory.refresh()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 
 from benchmarks.figures import Figure
 from benchmarks.intents import load_banking, load_bfcl, load_clinc, load_hwu, load_sgd
@@ -30,7 +31,7 @@ from benchmarks.ranking import (
 )
 from retinue.mesh.entry import Entry
 from retinue.mesh.history import learned_ranking
-from retinue.mesh.history.experience_book import ExperienceBook
+from retinue.mesh.history.experience_book import MAX_RECORDS, ExperienceBook
 from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.records import Experience, Hashes, SkillKey
 from retinue.mesh.search.ranking import SkillSearch
@@ -47,6 +48,15 @@ BOOTSTRAPS = 400
 SHARES = (0.9, 0.5)
 GAIN = 8.0
 GAIN_USES = 5
+FULL_MS = 3.0
+FULL_MOST_MS = 10.0
+"""What it may cost to find similar records in a full history."""
+
+_CALLERS = 2_000
+_MORE_RECORDS = 500
+"""Records beyond a full history, for each of which one is dropped."""
+
+_ASKED_FULL = 200
 _HASHES = Hashes(b"benchmark")
 
 
@@ -70,6 +80,7 @@ def measure() -> Iterator[Figure]:
         yield from _measure_set(replace(reported, questions=reported.questions[:QUESTIONS]), pool)
     search = catalogue.open_search()
     yield from _measure_cost(search, catalogue, use(search, data.tuning, pick_used(catalogue, 1.0), 20, 0.0))
+    yield from _measure_full(catalogue, data.tuning)
 
 
 def _measure_set(catalogue: Catalogue, pool: Sequence[Question]) -> Iterator[Figure]:
@@ -119,6 +130,35 @@ def _measure_cost(search: SkillSearch, catalogue: Catalogue, book: ExperienceBoo
         ask(search, questions, frozenset(), history)
         spent_ms = 1000 * (time.process_time() - began) / len(questions)
         yield Figure(f"MetaTool, one search, {name}: CPU", spent_ms, "ms")
+
+
+def _measure_full(catalogue: Catalogue, pool: Sequence[Question]) -> Iterator[Figure]:
+    """CPU time of what a full history adds: to find similar records, and to keep a call.
+
+    Five agents have each tool. Of 2,000 callers a few make most of the calls.
+    """
+    book, lot, puts_s = ExperienceBook(), random.Random(5), []
+    weights = list(itertools.accumulate(1 / (number + 1) ** 0.8 for number in range(_CALLERS)))
+    callers = [_HASHES.of_caller(str(number), is_member=number % 50 == 0) for number in range(_CALLERS)]
+    for number in range(MAX_RECORDS + _MORE_RECORDS):
+        text, (tool,) = lot.choice(pool)
+        (caller,) = lot.choices(callers, cum_weights=weights)
+        key = SkillKey(f"source-{lot.randrange(5)}", tool, tool)
+        record = Experience(f"{number}", float(number), key, "1", _HASHES.of_request(text), caller, "done")
+        began = time.process_time()
+        book.put(record)
+        puts_s.append(time.process_time() - began)
+    found_s = []
+    for text, _ in catalogue.questions[:_ASKED_FULL]:
+        (caller,) = lot.choices(callers, cum_weights=weights)
+        learn = LearnedRanking(book, _HASHES, _find_digest, caller, _HASHES.of_request(text))
+        began = time.process_time()
+        learn.propose()
+        found_s.append(time.process_time() - began)
+    name = f"a full history of {len(book):,} records of {book.count_voices():,} callers"
+    yield Figure(f"{name}: similar records, median CPU", 1000 * median(found_s), "ms", FULL_MS)
+    yield Figure(f"{name}: similar records, most CPU", 1000 * max(found_s), "ms", FULL_MOST_MS)
+    yield Figure(f"{name}: to keep a call, median CPU", 1000 * median(puts_s[-_MORE_RECORDS:]), "ms")
 
 
 def pick_used(catalogue: Catalogue, share: float = 0.5) -> frozenset[str]:

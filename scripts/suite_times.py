@@ -40,6 +40,8 @@ LONG = (
     "tests/mcp/upstream/test_imports.py",
     "tests/cli/test_full_disk.py",
     "tests/crash/test_kills.py",
+    "tests/crash/test_team_hub_kills.py",
+    "tests/crash/test_team_up_kills.py",
     "tests/processes/test_team_rollout.py",
     "tests/processes/test_moved_servers.py",
     "tests/docs/sessions/test_guides.py",

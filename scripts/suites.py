@@ -30,6 +30,8 @@ END_TO_END = (
     "tests/processes/test_http_flood.py"
     "::test_a_flood_of_the_stream_of_changes_is_read_slowly_and_marked_until_it_ends[comments]",
     "tests/processes/test_hub_process.py::test_a_killed_agent_is_started_again_by_its_supervisor",
+    "tests/crash/test_team_hub_kills.py::test_a_hub_that_is_killed_at_a_stage_goes_on_when_it_is_there_again[start]",
+    "tests/crash/test_team_up_kills.py::test_after_up_is_killed_at_a_stage_the_same_up_succeeds[unpack]",
     "tests/crash/test_thinking.py::test_a_loop_ends_as_undisturbed_whoever_of_its_processes_is_killed",
     "tests/interop/test_mcp_relay.py::test_a_client_lists_reads_and_calls_as_if_nobody_stood_between",
     "tests/interop/test_a2a_sdk.py::test_the_sdks_client_calls_every_skill_of_the_hub",

@@ -75,6 +75,7 @@ def _never_wait_for_the_disk(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state folder of this test alone, for this process and the ones it starts; not created yet."""
+    monkeypatch.setattr("retinue.core.text._hidden", [])  # secrets of the teams of other tests
     for name in list(os.environ):
         if name.startswith(LEAKING_PREFIXES):
             monkeypatch.delenv(name)

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.get_registry import PROGRAM as REGISTRY_3
+from scripts.get_registry import VERSION
+
 START_TIMEOUT_S = 120.0
 _LISTENING = re.compile(r"listening on (127\.0\.0\.1:\d+)")
 
@@ -36,6 +39,13 @@ def _require(found: str | None, name: str) -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
+
+
+def get_registry_3() -> str:
+    """The path of the registry program of CNCF Distribution 3; the test is skipped where it is not there."""
+    if not REGISTRY_3.exists():
+        pytest.skip(f"NOT TESTED: there is no registry {VERSION}; scripts/services says why")
+    return str(REGISTRY_3)
 
 
 async def run_skopeo(*arguments: str) -> bytes:
@@ -61,14 +71,17 @@ def docker_registry(
     port: int = 0,
     notified: tuple[str, str] | None = None,
     deletes: bool = True,
+    program: str | None = None,
 ) -> Iterator[str]:
     """Run ``docker-registry serve`` with its data in ``folder``; gives its base url.
+
+    ``program`` is another one than that of the system, such as `get_registry_3`.
 
     ``auth`` is the value of its setting of that name, in YAML's flow form; ``tls`` a certificate and its key,
     ``notified`` the url and the token of who is told of everything. Without ``deletes`` it refuses to delete,
     as it does when installed.
     """
-    program = get_program("docker-registry")
+    program = program or get_program("docker-registry")
     config = folder / "registry.yml"
     secured = f", tls: {{certificate: '{tls[0]}', key: '{tls[1]}'}}" if tls is not None else ""
     config.write_text(
@@ -138,3 +151,18 @@ def docker_registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     """One docker-registry for many tests; each works in repositories of its own."""
     with docker_registry(tmp_path_factory.mktemp("docker-registry")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def registry_3_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """As `docker_registry_url`, one of version 3."""
+    program = get_registry_3()
+    with docker_registry(tmp_path_factory.mktemp("registry-3"), program=program) as url:
+        yield url
+
+
+@pytest.fixture(params=["2.8", "3"])
+def each_registry_url(request: pytest.FixtureRequest) -> str:
+    """A docker-registry of Debian, and one of version 3."""
+    url: str = request.getfixturevalue("docker_registry_url" if request.param == "2.8" else "registry_3_url")
+    return url

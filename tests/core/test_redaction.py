@@ -8,7 +8,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from retinue.core.text import HIDDEN, hide_argument_secrets, hide_tokens, hide_url_secrets
+from retinue.core.text import HIDDEN, hide_always, hide_argument_secrets, hide_tokens, hide_url_secrets
 from retinue.mesh.observing.events import ToolCallEvent, now, record_calls
 from retinue.storage.mesh_key import Join, render_join
 from tests.support.memory_audit import MemoryAudit
@@ -84,3 +84,9 @@ def test_the_audit_keeps_no_token_that_was_sent_as_the_name_of_a_skill() -> None
     record_calls(audit.append)(ToolCallEvent("1", TOKENS["given"], {}, "anonymous", TOKENS["jwt"], 0, now()))
     (row,) = audit.recent(1)
     assert (row["tool"], row["trace_id"], row["caller"]) == (HIDDEN, HIDDEN, "anonymous")
+
+
+def test_values_that_are_told_are_hidden_in_text_json_and_urls_and_short_ones_are_not() -> None:
+    hide_always(['p"ss word', "p", "one line\nanother line", "ne line\n"])
+    assert hide_tokens('p"ss word, {"a":"p\\"ss word"}, ?a=p%22ss%20word') == '***, {"a":"***"}, ?a=***'
+    assert hide_tokens("p: another line of one line") == "p: *** of ***"

@@ -117,10 +117,17 @@ def test_a_run_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_path: Path) -> None:
     clock, limits = Days(), TeamLimits("words", tokens_per_day=ASKED + 1200)
+    uptime: list[Any] = ["a start", 1000.0]
 
     def open_ledger(name: str, **own: Any) -> Ledger:
         spec = ModelSpec(name, model="m", prices=PRICES, budget=Budget(**own))
-        budget = TeamBudget(tmp_path / "words@.json", limits, lapse_s=60.0, clock=clock)
+        budget = TeamBudget(
+            tmp_path / "words@.json",
+            limits,
+            lapse_s=60.0,
+            clock=clock,
+            uptime=lambda: (uptime[0], uptime[1]),
+        )
         return Ledger(tmp_path / f"words@{name}.json", spec, team=budget, clock=clock)
 
     first, second = open_ledger("one"), open_ledger("two")  # each is a process of its own
@@ -141,11 +148,20 @@ def test_the_models_of_a_team_share_its_budget_and_what_each_call_reserves(tmp_p
     killed.__enter__()
     with pytest.raises(BudgetSpentError):
         spend(second)
-    clock.now += timedelta(seconds=61)
+    clock.now -= timedelta(days=1)
+    with pytest.raises(BudgetSpentError):
+        spend(second)
+    uptime[1] += 61.0  # also with a clock that was set back
     assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens
-    clock.now += timedelta(days=1)
+    # and a machine that starts again has ended all calls, at whatever second
+    ended = first.reserve(PROMPT, "r")
+    ended.__enter__()
+    with pytest.raises(BudgetSpentError):
+        spend(second)
+    uptime[:] = ["another start", 1061.0]
     assert spend(second, tokens=(0, 0)) == PROMPT.max_tokens
-    killed.__exit__(None, None, None)
+    for call in (killed, ended):
+        call.__exit__(None, None, None)
     (tmp_path / "words@.json").write_text("[]")
     with pytest.raises(StateDamagedError):
         spend(second)

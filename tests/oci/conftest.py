@@ -1,5 +1,5 @@
 """Fixtures shared by the tests of this folder."""
 
-from tests.services import docker_registry_url
+from tests.services import docker_registry_url, registry_3_url
 
-__all__ = ["docker_registry_url"]
+__all__ = ["docker_registry_url", "registry_3_url"]

@@ -40,11 +40,15 @@ NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 @dataclass
 class Place:
-    """A registry through which one writes and one through which one reads the same things."""
+    """A registry through which one writes and one through which one reads the same things.
+
+    ``keeps_untagged`` says that who deletes a tag deletes the tag alone.
+    """
 
     writer: Registry
     reader: Registry
     repository: str
+    keeps_untagged: bool = False
 
     def at(self, target: str) -> Reference:
         return Reference(self.repository).at(target)
@@ -56,7 +60,7 @@ async def client() -> AsyncIterator[HttpClient]:
         yield opened
 
 
-@pytest.fixture(params=["layout", "door", "docker-registry"])
+@pytest.fixture(params=["layout", "door", "docker-registry", "registry-3"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path, client: HttpClient) -> AsyncIterator[Place]:
     # docker-registry lives as long as the session, and keeps emptied repositories in its catalog.
     repository = f"agents/{tmp_path.name.lower().strip('_').replace('__', '_')}"
@@ -67,8 +71,9 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, client: HttpClie
         async with serve_app(Starlette(routes=oci.routes(layout))) as url:
             yield Place(layout, HttpRegistry(url, client), repository)
     else:
-        remote = HttpRegistry(request.getfixturevalue("docker_registry_url"), client)
-        yield Place(remote, remote, repository)
+        url = request.getfixturevalue(f"{request.param.replace('-', '_')}_url")
+        remote = HttpRegistry(url, client)
+        yield Place(remote, remote, repository, keeps_untagged=request.param == "registry-3")
 
 
 async def _publish(place: Place, card: bytes = CARD, name: str = "plan-agent", tag: str = "v1") -> str:
@@ -163,6 +168,9 @@ async def test_what_was_deleted_is_gone(place: Place, by_digest: bool) -> None:
     await place.writer.delete(place.repository, digest if by_digest else "v1")
     assert await place.reader.list_tags(place.repository) == []
     for target in ("v1", digest):
+        if target == digest and place.keeps_untagged and not by_digest:
+            assert (await place.reader.pull(place.at(digest))).digest == digest
+            continue
         with pytest.raises(ReferenceNotFoundError):
             await place.reader.pull(place.at(target))
 

@@ -118,7 +118,7 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
             "the next leader goes on with the run",
         )
         assert is_running(hub.process.pid)
-        wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again")
+        wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both serve again", limit_s=180.0)
         left = serving | descendants(hub.process.pid)
         assert hub.end(signal.SIGTERM) == 0
         wait_until(lambda: not any(map(is_running, left)), "all of them have ended")

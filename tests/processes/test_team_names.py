@@ -102,6 +102,19 @@ async def check_clients(url: str, token: str) -> None:
             assert get_artifact_text(artifact) == team
 
 
+def check_callers(folder: Path, page: str) -> None:
+    """Rows, lines and pages say of which team an agent is that calls, and nothing more of others."""
+    rows = [orjson.loads(line) for line in retinue("logs", "--json", "-n", "1000", cwd=folder).splitlines()]
+    calls = [row for row in rows if row["event"] == "call" and row.get("skill") in ("tell", "ask_news")]
+    teams = {(row["skill"], row["caller"].partition("-")[2], row.get("team")) for row in calls}
+    assert {("tell", "asker", "news"), ("tell", "asker", "words"), ("ask_news", "", None)} <= teams
+    assert ("tell", "asker", None) not in teams
+    lines = retinue("logs", "--text", "-n", "1000", cwd=folder)
+    for team in ("news", "words"):
+        assert f"by {team}-asker@{team}  " in lines
+        assert f"{team}-asker@{team}" in page
+
+
 def test_each_team_means_its_own_agent_and_callers_name_the_team(tmp_path: Path, retinue_home: Path) -> None:
     with serving_versions() as api:
         check_two_teams(tmp_path, retinue_home, api)
@@ -138,6 +151,7 @@ def check_two_teams(tmp_path: Path, retinue_home: Path, api: str) -> None:
         no = '{"text": "no"}'
         assert call("tell", no, "--agent", "word@words") == "words"
         assert call("ask_words", no) == ["words", "words"]
+        check_callers(tmp_path, fetch(f"{url}/ui/calls?skill=tell", owner))
         for arguments in (("tell", no, "--agent", "word@news"), ("ask_news", no)):
             denied = run_command("call", *arguments, cwd=tmp_path)
             assert denied.returncode != 0

@@ -15,6 +15,8 @@ from retinue.storage.state import State
 from retinue.team.definition import LOCK_FILE
 from retinue.team.lock import TeamLock, render_lock
 from tests.services import docker_registry_url as docker_registry_url
+from tests.services import each_registry_url as each_registry_url
+from tests.services import registry_3_url as registry_3_url
 
 DEFINITION = """
 name = "words"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,9 +13,10 @@ import orjson
 import pytest
 
 from retinue.core.errors import InvalidSettingError, TeamRefusedError
+from retinue.core.text import hide_always
 from retinue.runtime.commands.teams import locking
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
-from retinue.runtime.commands.teams.import_tools import check_tools
+from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import make_environments
 from retinue.runtime.commands.teams.locking import check_package_lock, describe_agent, lock_team
 from retinue.runtime.commands.teams.source import read_source
@@ -22,6 +26,7 @@ from retinue.runtime.teams.environments import (
     find_python_program,
     read_licences,
     render_requirements,
+    sweep,
 )
 from retinue.runtime.teams.programs import FILES
 from retinue.runtime.teams.store import TeamStore
@@ -29,6 +34,7 @@ from retinue.storage.state import State
 from retinue.team.definition import TeamAgent
 from retinue.team.lock import LockedSkill
 from retinue.team.packages import list_packages
+from tests.processes.running import wait_until
 from tests.team.conftest import WriteTeam
 
 INTEGRITY = "sha512-" + "a" * 86 + "=="
@@ -197,3 +203,63 @@ async def test_packages_of_several_locks_are_installed_at_once(
     monkeypatch.setattr(Environments, "make_npm", lambda *_: both.wait())
     make_environments(TeamStore(state), team, {})
     assert not both.broken
+
+
+def test_what_a_killed_installation_left_is_removed_when_its_installers_have_ended(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "team-environments"
+    script = """
+import subprocess, sys
+from pathlib import Path
+from retinue.runtime.teams import environments
+
+def install(arguments, **options):
+    # the installer goes on when its command is killed
+    subprocess.Popen(["sleep", "1000"], pass_fds=options["pass_fds"])
+    print(Path.cwd(), flush=True)
+    sys.stdin.read()
+
+environments.subprocess.run = install
+environments.Environments(Path(sys.argv[1]), {}).make_npm(b"{}", b"{}")
+"""
+    command = [sys.executable, "-c", script, str(root)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as killed:
+        assert killed.stdout is not None
+        killed.stdout.readline()
+        sweep(root)
+        (place,) = root.glob("npm/.making-*")
+        killed.kill()
+        killed.wait()
+        sweep(root)
+        assert place.exists(), "the installer still writes there"
+        os.killpg(killed.pid, signal.SIGKILL)
+
+    def is_removed() -> bool:
+        sweep(root)
+        return not place.exists()
+
+    wait_until(is_removed, "the folder is removed")
+
+
+async def test_the_error_of_an_import_that_prints_its_environment_and_its_arguments_hides_the_secrets(
+    tmp_path: Path,
+) -> None:
+    key = "k3y-of/the service\nits second line"
+    hide_always([key])
+    script = "import os, sys; sys.stderr.write(repr(dict(os.environ)) + sys.argv[1]); sys.exit(3)"
+    with pytest.raises(InvalidSettingError) as failure:
+        await read_tools(
+            "pets",
+            (sys.executable, "-c", script, key),
+            {"KEY": key},
+            {"PATH": os.environ["PATH"]},
+            tmp_path,
+            within_s=60.0,
+        )
+    shown = f"{failure.value.message} {failure.value.remedy}"
+    assert "***" in shown
+    assert "k3y-of" not in shown
+    assert "second line" not in shown

@@ -9,6 +9,7 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError
 from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.manifest import EMPTY_CONFIG, MANIFEST_TYPE
 from retinue.oci.codec.reference import Reference
 from retinue.oci.codec.referrers import parse_referrers
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -76,14 +77,28 @@ async def test_a_pulled_file_is_published_elsewhere_with_digest_and_signature(
 
 
 async def test_a_registry_without_referrers_keeps_the_signature_under_its_tag(
-    teams: TeamCommands, write_team: WriteTeam, state: State, docker_registry_url: str
+    teams: TeamCommands, write_team: WriteTeam, state: State, each_registry_url: str
 ) -> None:
     team = (await teams.pack(write_team(), registry=None, output=None)).team
-    host = docker_registry_url.removeprefix("http://")
+    host = each_registry_url.removeprefix("http://")
     async with HttpClient() as http:
-        target = HttpRegistry(docker_registry_url, http)
+        target = HttpRegistry(each_registry_url, http)
         report = await mirror(LayoutRegistry(state.registry), target, repositories=["teams/words"])
         assert [copied.tag for copied in report.copied] == ["1.0.0", signature_tag(team.digest)]
     pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
     assert pulled.verify(CardKeys(state.keys).trusted()).owner == "this state"
     assert {file.path for file in await pulled.pull_files()} == {row.path for row in team.files}
+
+
+def test_a_row_with_the_type_of_the_config_is_looked_at_too() -> None:
+    rows = [
+        {
+            "mediaType": MANIFEST_TYPE,
+            "digest": f"sha256:{number * 64}",
+            "size": 1,
+            "artifactType": artifact_type,
+        }
+        for number, artifact_type in (("1", EMPTY_CONFIG.media_type), ("2", SIGNATURE_TYPE), ("3", "a/b"))
+    ]
+    listed = parse_referrers(orjson.dumps({"manifests": rows}), SIGNATURE_TYPE, where="x")
+    assert [row.digest[7] for row in listed] == ["1", "2"]

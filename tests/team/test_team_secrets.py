@@ -19,6 +19,7 @@ from retinue.runtime.parts.children import TeamNews
 from retinue.runtime.supervisor import ChildProcess, ChildSpec, Supervisor
 from retinue.runtime.teams.programs import list_children
 from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.storage.files import TEMPORARY_SUFFIX
 from retinue.storage.state import State
 from retinue.team.package import Team
 from tests.team.conftest import WriteTeam
@@ -155,10 +156,13 @@ async def test_the_files_of_secrets_are_private_and_those_of_killed_commands_are
     words: Words,
 ) -> None:
     words.store.keep_secrets("words", {"KEY": "killed"})
+    written = words.store.root / "words" / f".secrets-0.json.0{TEMPORARY_SUFFIX}"
+    written.write_text("half")
     modes = {path.stat().st_mode & 0o777 for path in words.store.root.glob("words/secrets*.json")}
     assert (len(words.list_files()), modes) == (2, {0o600})
     words.teams.down("words")
     assert words.list_files() == {'{"KEY":"one"}'}
+    assert not written.exists()
 
 
 async def test_up_of_the_digest_that_runs_gives_its_programs_other_values_or_the_former_ones_back(

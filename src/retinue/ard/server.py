@@ -83,7 +83,9 @@ class DiscoveryEndpoint:
     async def _show_catalog(self, request: Request) -> Response:
         entries = await self.list_entries(identity_of(request.scope).principal)
         headers = {"cache-control": "private, max-age=60"}
-        return JSONResponse(render_catalog(self._publisher, entries), headers=headers)
+        # a thousand agents take `json` ten times as long
+        content = orjson.dumps(render_catalog(self._publisher, entries))
+        return Response(content, headers=headers, media_type="application/json")
 
     async def _answer_search(self, request: Request) -> Response:
         try:

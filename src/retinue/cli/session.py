@@ -185,14 +185,19 @@ class ReadableLines:
 
 
 def render_call(row: Mapping[str, Any]) -> str:
-    """The log row of a call for people: ``06:25:53 greet → my-agent  18 ms  done``."""
+    """The log row of a call for people: ``06:25:53 greet → my-agent  18 ms  done``.
+
+    An agent of a team that calls is named: ``06:25:53 greet → my-agent by editor@news  18 ms  done``.
+    """
     at = datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).astimezone()
     agent = f" → {row['agent']}" if row.get("agent") else ""
+    caller = f" by {row['caller']}@{row['team']}" if row.get("team") else ""
     error = f" ({row['error']})" if row.get("error") else ""
     reason = f": {_plain(row['reason'])}" if row.get("reason") else ""
     duration_ms = row["duration_ms"]
     took = f"{duration_ms:.0f} ms" if duration_ms < 10_000 else f"{duration_ms / 1000:.1f} s"
-    return f"{at:%H:%M:%S} {_plain(row['skill'])}{_plain(agent)}  {took}  {row['status']}{error}{reason}"
+    called = _plain(f"{row['skill']}{agent}{caller}")
+    return f"{at:%H:%M:%S} {called}  {took}  {row['status']}{error}{reason}"
 
 
 def _plain(text: Any) -> str:

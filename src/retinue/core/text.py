@@ -19,6 +19,10 @@ HIDDEN = "[token]"
 MIN_TOKEN_LENGTH = 20
 """Shorter text is not taken for a token."""
 
+MIN_HIDDEN_LENGTH = 8
+_hidden: list[str] = []
+"""What `hide_always` was told, for the whole process, because log lines come from everywhere in it."""
+
 _TOKENS = re.compile(
     r"""
       rtn[jmr]?_[\w.~+/=-]{16,}                           # tokens of Retinue
@@ -92,8 +96,32 @@ def fence(what: str, text: str) -> str:
     )
 
 
+def hide_always(values: Iterable[str]) -> None:
+    """Let `hide_tokens` hide these values from now on in this process, also those in JSON and in URLs.
+
+    Of a value of several lines each line counts. Shorter ones than `MIN_HIDDEN_LENGTH` are no secrets.
+    """
+    # only processes of states with teams load these
+    import json
+    from urllib.parse import quote
+
+    parts = {line.strip() for value in values for line in (value, *value.splitlines())}
+    new = {
+        form
+        for part in parts
+        for form in (part, json.dumps(part)[1:-1], quote(part, safe=""))
+        if len(part) >= MIN_HIDDEN_LENGTH
+    }
+    if not new.issubset(_hidden):
+        # longest first, because one value may contain another one
+        _hidden[:] = sorted(new.union(_hidden), key=len, reverse=True)
+
+
 def hide_tokens(text: str) -> str:
-    """The text with ``[token]`` in place of each token."""
+    """The text with ``[token]`` in place of each token, and ``***`` in place of values of `hide_always`."""
+    for value in _hidden:
+        if value in text:
+            text = text.replace(value, "***")
     folded = text.lower()
     # most text holds no token, and looking for what each begins with or follows is 30 times as fast
     if "rtn" in folded or "eyj" in folded or "bearer " in folded or "basic " in folded:

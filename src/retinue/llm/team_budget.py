@@ -2,12 +2,14 @@
 
 Each model of a team is a process of its own, and a team that changes its digest has each model twice. They
 count in one file: what was spent, and the most that each call in flight may spend. What a process reserved
-that was killed lapses after the time that a call may take.
+that was killed lapses after the time that a call may take, counted since the machine was started, because the
+clock may be set back; a start of the machine has ended all calls.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,19 @@ from retinue.storage.files import file_mode, hold_lock, replace_file, storage_er
 
 OF_TEAM = "budget."
 """How the settings of these limits begin, which are those of ``team.toml``."""
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_uptime() -> tuple[str, float]:
+    """The id of this start of the machine, and the seconds since then; where it has no such id, "" and the
+    seconds since 1970.
+    """
+    try:
+        return _BOOT_ID.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return "", time.time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +59,13 @@ class TeamBudget:
         *,
         lapse_s: float,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        uptime: Callable[[], tuple[str, float]] = read_uptime,
     ) -> None:
         self.limits = limits
         self._path = path
         self._lapse_s = lapse_s
         self._clock = clock
+        self._uptime = uptime
 
     @contextmanager
     def changing(self) -> Iterator[OpenBudget]:
@@ -57,28 +74,34 @@ class TeamBudget:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = file_mode(self._path.parent)
         with storage_errors(self._path), hold_lock(Path(f"{self._path}.lock"), mode=mode):
-            now = self._clock()
-            document = self._read(now)
-            yield OpenBudget(self.limits, document, now.timestamp() + self._lapse_s)
+            boot, up_s = self._uptime()
+            document = self._read(self._clock(), boot, up_s)
+            yield OpenBudget(self.limits, document, boot, up_s, self._lapse_s)
             replace_file(self._path, orjson.dumps(document), mode=0o600)
 
-    def _read(self, now: datetime) -> dict[str, Any]:
+    def _read(self, now: datetime, boot: str, up_s: float) -> dict[str, Any]:
         """The spending of today, and the calls in flight, which may have begun yesterday."""
         try:
             stored = orjson.loads(self._path.read_bytes()) if self._path.exists() else {}
             is_today = stored.get("date") == now.date().isoformat()
+            rows: dict[str, dict[str, Any]] = {
+                key: {
+                    "tokens": int(row["tokens"]),
+                    "cost_usd": float(row["cost_usd"]),
+                    "boot": str(row.get("boot", "")),
+                    "until": float(row["until"]),
+                    "lapse_s": float(row.get("lapse_s", 0.0)),
+                }
+                for key, row in stored.get("open", {}).items()
+            }
             return {
                 "date": now.date().isoformat(),
                 "tokens": int(stored["tokens"]) if is_today else 0,
                 "cost_usd": float(stored["cost_usd"]) if is_today else 0.0,
                 "open": {
-                    key: {
-                        "tokens": int(row["tokens"]),
-                        "cost_usd": float(row["cost_usd"]),
-                        "until": row["until"],
-                    }
-                    for key, row in stored.get("open", {}).items()
-                    if row["until"] > now.timestamp()
+                    key: row
+                    for key, row in rows.items()
+                    if row["boot"] == boot and 0 < row["until"] - up_s <= row["lapse_s"]
                 },
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -90,11 +113,13 @@ class TeamBudget:
 
 @dataclass(frozen=True, slots=True)
 class OpenBudget:
-    """The budget of a team while it is changed; ``until`` is when a new reservation lapses."""
+    """The budget of a team while it is changed, ``up_s`` seconds after the start ``boot`` of the machine."""
 
     limits: TeamLimits
     document: dict[str, Any]
-    until: float
+    boot: str
+    up_s: float
+    lapse_s: float
 
     def list_limits(self) -> list[tuple[str, float, float]]:
         """Each limit: the setting, the limit itself, and the spent or reserved part."""
@@ -112,7 +137,13 @@ class OpenBudget:
     def reserve(self, most: Usage) -> str:
         """Reserve the most that a call may spend; returns the id of the reservation."""
         reservation = secrets.token_hex(8)
-        row = {"tokens": most.tokens, "cost_usd": most.cost_usd or 0.0, "until": self.until}
+        row = {
+            "tokens": most.tokens,
+            "cost_usd": most.cost_usd or 0.0,
+            "boot": self.boot,
+            "until": self.up_s + self.lapse_s,
+            "lapse_s": self.lapse_s,
+        }
         self.document["open"][reservation] = row
         return reservation
 

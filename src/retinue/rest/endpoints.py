@@ -32,7 +32,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import decode_json
 from retinue.mesh.dispatch import Calls
-from retinue.mesh.slices import run_in_slices
+from retinue.mesh.slices import run_in_slices, sort_in_slices
 from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, parse_raw_trace_headers, render_usage
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import rest_fault
@@ -71,7 +71,7 @@ def registry_routes(
 
     async def read(request: Request) -> list[ShownPersonality]:
         personalities = await list_personalities(identity_of(request.scope).principal)
-        return sorted(personalities, key=lambda personality: personality.name)
+        return await sort_in_slices([*personalities], key=lambda personality: personality.name)
 
     async def list_resources(request: Request) -> Response:
         personalities = await read(request)

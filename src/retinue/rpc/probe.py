@@ -17,7 +17,7 @@ from retinue.mesh.health.probe_schedule import ProbeSchedule
 from retinue.mesh.health.probe_sharing import ProbeSharing
 from retinue.web.codec.jsonrpc import parse_response, render_request
 from retinue.web.http_client import HttpClient
-from retinue.web.knock import is_refused
+from retinue.web.knock import Knocks
 from retinue.web.transport import HttpResponse, TransportError
 
 _AT_ONCE = 32
@@ -89,10 +89,14 @@ async def probe(
     waiting = iter(agents)
 
     async def ask() -> None:
+        with Knocks() as knocks:
+            await ask_all(knocks)
+
+    async def ask_all(knocks: Knocks) -> None:
         for agent in waiting:
             if agent.url is None:
                 continue
-            if agent.health == "unreachable" and await is_refused(agent.url, timeout_s=timeout_s):
+            if agent.health == "unreachable" and await knocks.is_refused(agent.url, timeout_s=timeout_s):
                 if schedule is not None:
                     schedule.note(agent, "unreachable", longest_s)
                 if sharing is not None:

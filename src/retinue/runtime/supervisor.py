@@ -24,6 +24,7 @@ import structlog
 
 from retinue.core.durations import render_duration
 from retinue.core.errors import ChildFailedError
+from retinue.core.text import hide_tokens
 from retinue.runtime.serving import LISTENER_FD, SUPERVISOR_FD
 
 _log = structlog.get_logger("retinue.children")
@@ -239,7 +240,7 @@ class ChildProcess:
     async def _keep_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None, "piped"
         async for line in _read_lines(process.stdout):
-            text = line.decode("utf-8", "replace").rstrip()
+            text = hide_tokens(line.decode("utf-8", "replace").rstrip())
             self._tail.append(text)
             self._on_output(self.spec.name, text)
             _log.debug("output", child=self.spec.name, line=text)

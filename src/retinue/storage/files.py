@@ -239,9 +239,12 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of crashed writers. The caller must hold the lock of the folder."""
-    for leftover in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of crashed writers: of all files, or of one.
+
+    The caller must hold the lock of the folder, or of that file.
+    """
+    for leftover in folder.glob(f".{name}.*{TEMPORARY_SUFFIX}"):
         leftover.unlink(missing_ok=True)
 
 

@@ -68,6 +68,9 @@ ON CONFLICT (id) DO UPDATE SET at = excluded.at
 _FORGET = ("DELETE FROM retinue_history", "DELETE FROM retinue_wishes")
 
 
+_Change = tuple[str, Sequence[Sequence[Any]]]
+
+
 class _Database(ABC):
     """A database with the two tables, opened for each use."""
 
@@ -76,8 +79,12 @@ class _Database(ABC):
         """Whether there may be records."""
 
     @abstractmethod
-    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]:
-        """Run a statement once for each row of values; with ``reads``, its result for the only row."""
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows that a statement returns."""
+
+    @abstractmethod
+    def change(self, changes: Sequence[_Change]) -> None:
+        """Run statements, each once for each row of values, all or none of them."""
 
 
 class SqlHistory:
@@ -91,7 +98,7 @@ class SqlHistory:
         """The records that were written at or after ``since``, oldest first."""
         if not self._database.exists():
             return []
-        rows = self._database.run(_READ, [(since,)], reads=True)
+        rows = self._database.read(_READ, (since,))
         return [
             Experience(
                 row[0],
@@ -112,40 +119,37 @@ class SqlHistory:
             (one.id, one.at, *one.key, one.digest, _pack(one.stems), one.caller, one.verdict, now)
             for one in records
         ]
-        if rows:
-            self._database.run(_WRITE, rows)
-        if dropped and self._database.exists():
-            self._database.run(_DROP, [(record_id,) for record_id in dropped])
+        self._change((_WRITE, rows), (_DROP, [(record_id,) for record_id in dropped]))
 
     def read_wishes(self) -> Sequence[Wish]:
         """All wishes, oldest first."""
         if not self._database.exists():
             return []
-        rows = self._database.run(_READ_WISHES, [()], reads=True)
+        rows = self._database.read(_READ_WISHES)
         return [Wish(row[0], row[1], _unpack(row[2]), row[3], row[4]) for row in rows]
 
     def write_wishes(self, wishes: Sequence[Wish], dropped: Collection[str]) -> None:
         """Store wishes, and remove others by their ids."""
-        if wishes:
-            rows = [(one.id, one.at, _pack(one.stems), one.caller, one.text) for one in wishes]
-            self._database.run(_WRITE_WISH, rows)
-        if dropped and self._database.exists():
-            self._database.run(_DROP_WISH, [(wish_id,) for wish_id in dropped])
+        rows = [(one.id, one.at, _pack(one.stems), one.caller, one.text) for one in wishes]
+        self._change((_WRITE_WISH, rows), (_DROP_WISH, [(wish_id,) for wish_id in dropped]))
+
+    def _change(self, written: _Change, removed: _Change) -> None:
+        """Write and remove together; to remove alone makes no database."""
+        if written[1] or (removed[1] and self._database.exists()):
+            self._database.change([written, removed])
 
     def forget(self, at: float) -> int:
         """Remove everything; returns the number of records and wishes. Other hubs are told ``at``, if any."""
         count = len(self.read()) + len(self.read_wishes())
         if self._database.exists():
-            self._database.run(_NOTE_FORGOTTEN, [(at,)])
-            for statement in _FORGET:
-                self._database.run(statement, [()])
+            self._database.change([(_NOTE_FORGOTTEN, [(at,)]), *((one, [()]) for one in _FORGET)])
         return count
 
     def forgotten_at(self) -> float:
         """When everything was removed last, in seconds since 1970; 0 for never."""
         if not self._database.exists():
             return 0.0
-        return float(self._database.run(_FORGOTTEN, [()], reads=True)[0][0])
+        return float(self._database.read(_FORGOTTEN)[0][0])
 
     def close(self) -> None:
         """Nothing: no connection stays open."""
@@ -161,13 +165,14 @@ class FileDatabase(_Database):
     def exists(self) -> bool:
         return self._path.exists()
 
-    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]:
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._connecting() as connection:
-            if reads:
-                return connection.execute(statement, rows[0]).fetchall()
-            with connection:
+            return connection.execute(statement, values).fetchall()
+
+    def change(self, changes: Sequence[_Change]) -> None:
+        with self._connecting() as connection, connection:
+            for statement, rows in changes:
                 connection.executemany(statement, rows)
-        return []
 
     @contextmanager
     def _connecting(self) -> Iterator[sqlite3.Connection]:
@@ -213,24 +218,29 @@ class ServerDatabase(_Database):
     def exists(self) -> bool:
         return True
 
-    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]:
+    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._connecting() as connection:
+            return connection.execute(_translate(statement), values).fetchall()
+
+    def change(self, changes: Sequence[_Change]) -> None:
+        with self._connecting() as connection, connection.cursor() as cursor:
+            for statement, rows in changes:
+                cursor.executemany(_translate(statement), rows)
+
+    @contextmanager
+    def _connecting(self) -> Iterator[Connection[Any]]:
         # imported here, because most hubs have no server
         import psycopg
 
         try:
             with psycopg.connect(self._url, connect_timeout=_CONNECT_TIMEOUT_S) as connection:
                 self._prepare(connection)
-                with connection.cursor() as cursor:
-                    text = cast(Any, statement.replace("?", "%s"))
-                    if reads:
-                        return cursor.execute(text, rows[0]).fetchall()
-                    cursor.executemany(text, rows)
+                yield connection
         except psycopg.Error as error:
             raise StateError(
                 f"the history in the database: {str(error).splitlines()[0]}",
                 remedy="check the setting database, and that the server answers",
             ) from error
-        return []
 
     def _prepare(self, connection: Connection[Any]) -> None:
         if self._is_prepared:
@@ -242,6 +252,11 @@ class ServerDatabase(_Database):
                 connection.execute(cast(Any, statement))
         connection.commit()
         self._is_prepared = True
+
+
+def _translate(statement: str) -> Any:
+    """The statement with the placeholders of Postgres."""
+    return statement.replace("?", "%s")
 
 
 def _pack(stems: Sequence[int]) -> bytes:

@@ -116,5 +116,5 @@ class ReceiptClaims:
 
     def claim(self, place: tuple[str, str], now: float, every_s: float) -> bool:
         """Whether no hub has claimed this card in the last ``every_s`` seconds. Raises StateError."""
-        claimed = self._database.run(_CLAIM, [("@".join(place), now, now - every_s)], reads=True)
+        claimed = self._database.read(_CLAIM, ("@".join(place), now, now - every_s))
         return bool(claimed)

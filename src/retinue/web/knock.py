@@ -5,26 +5,47 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import sys
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Self
 from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
+_CONNECTS_AGAIN = sys.platform == "linux"
 
 
-async def is_refused(url: str, *, timeout_s: float) -> bool:
-    """Whether the system at the URL's address refuses a connection, so that certainly nobody listens.
+class Knocks:
+    """Asks about one URL after another. Close it at the end, or use it as a context manager."""
 
-    False in every other case, also for a host that is a name.
-    """
-    scheme, mark, rest = url.partition("://")
-    address = _find_address(f"{scheme}{mark}{rest.partition('/')[0]}")
-    if address is None:
-        return False
-    family, host, port = address
-    with socket.socket(family, socket.SOCK_STREAM) as connection:
-        connection.setblocking(False)
+    def __init__(self) -> None:
+        self._refused: dict[socket.AddressFamily, socket.socket] = {}
+        """Sockets that were refused, which Linux can connect again for half the cost of a new one."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._refused.values():
+            connection.close()
+        self._refused.clear()
+
+    async def is_refused(self, url: str, *, timeout_s: float) -> bool:
+        """Whether the system at the URL's address refuses a connection, so that certainly nobody listens.
+
+        False in every other case, also for a host that is a name.
+        """
+        scheme, mark, rest = url.partition("://")
+        address = _find_address(f"{scheme}{mark}{rest.partition('/')[0]}")
+        if address is None:
+            return False
+        family, host, port = address
+        connection = self._refused.pop(family, None) or _open(family)
+        is_kept = False
         try:
             code = connection.connect_ex((host, port))
             if code == errno.EINPROGRESS:
@@ -34,9 +55,23 @@ async def is_refused(url: str, *, timeout_s: float) -> bool:
             if code == errno.EALREADY:
                 await _wait_until_writable(connection, timeout_s)
                 code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code == errno.ECONNREFUSED:
+                is_kept = _CONNECTS_AGAIN and family not in self._refused
+                return True
         except OSError:
-            return False
-        return code == errno.ECONNREFUSED
+            pass
+        finally:
+            if is_kept:
+                self._refused[family] = connection
+            else:
+                connection.close()
+        return False
+
+
+def _open(family: socket.AddressFamily) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    return connection
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.health.probe_schedule import ProbeSchedule
 from retinue.rpc.probe import probe
 from retinue.web.http_client import HttpClient
-from retinue.web.knock import is_refused
+from retinue.web.knock import Knocks
 from tests.mesh.scripted import make_listing
 from tests.requirements import requirement
 
@@ -67,15 +67,24 @@ def test_an_agent_that_moved_or_is_published_anew_is_asked_at_once() -> None:
 
 
 async def test_a_port_where_nobody_listens_is_told_from_one_where_somebody_does() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/agent"
-        assert await is_refused(url, timeout_s=1)
-        listener.listen()
-        assert not await is_refused(url, timeout_s=1)
-    assert not await is_refused("http://agent.invalid:80", timeout_s=1)
-    assert not await is_refused("ftp://127.0.0.1", timeout_s=1)
-    assert not await is_refused("http://127.0.0.1:99999", timeout_s=1)
+    with Knocks() as knocks:
+        with socket.socket() as listener, socket.socket() as other:
+            listener.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/agent"
+            closed = f"http://127.0.0.1:{other.getsockname()[1]}/agent"
+            # one after another, because a socket that was refused asks again
+            assert await knocks.is_refused(url, timeout_s=1)
+            assert await knocks.is_refused(closed, timeout_s=1)
+            listener.listen()
+            assert not await knocks.is_refused(url, timeout_s=1)
+            assert await knocks.is_refused(closed, timeout_s=1)
+            assert not await knocks.is_refused(url, timeout_s=1)
+            both = (knocks.is_refused(asked, timeout_s=1) for asked in (closed, url, closed))
+            assert await asyncio.gather(*both) == [True, False, True]
+        assert not await knocks.is_refused("http://agent.invalid:80", timeout_s=1)
+        assert not await knocks.is_refused("ftp://127.0.0.1", timeout_s=1)
+        assert not await knocks.is_refused("http://127.0.0.1:99999", timeout_s=1)
 
 
 async def test_an_agent_that_is_back_is_healthy_at_the_next_probe() -> None:

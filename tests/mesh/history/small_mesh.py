@@ -99,9 +99,10 @@ class Mesh:
         call = Call(
             f"c{self.calls}", skill, {}, caller, "execute", trace, run_step=facts.pop("run_step", None)
         )
+        place = facts.pop("place", None)
         error = ExecutionFailedError(skill) if status == "failed" else None
         outcome = Outcome(call.id, skill, status, name, error=error)
-        self.history.observe(CallEndedEvent(call, outcome, datetime.now(UTC)))
+        self.history.observe(CallEndedEvent(call, outcome, datetime.now(UTC), place=place))
 
     def use(self, name: str, skill: str, caller: Principal = ANNA, times: int = 1, text: str = ASKED) -> None:
         for _ in range(times):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.call import ANONYMOUS, Principal
-from retinue.core.record import Hints, Listing, Skill
+from retinue.core.record import AgentRecord, Hints, Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.history.experience_book import (
     HALF_LIFE_S,
@@ -531,3 +531,35 @@ def test_a_thousand_wishes_are_clustered_in_little_time() -> None:
     clusters = cluster_wishes(wishes)
     assert time.process_time() - begun < 0.6
     assert sum(cluster.count for cluster in clusters) == 1_000
+
+
+def test_agents_of_one_name_in_two_teams_have_histories_of_their_own(mesh: Mesh) -> None:
+    (skill,) = ROUTES.record.skills
+    news, words = (
+        Listing(AgentRecord("routes", skills=(skill,)), "teams", f"agents/{team}/routes", digest=f"d-{team}")
+        for team in ("news", "words")
+    )
+    mesh.hold(news, words, NOTES)
+    before = {mesh.entry(one).key: score for one, score in zip((news, words), scores(mesh), strict=True)}
+    for _ in range(3):
+        mesh.find()
+        mesh.end("routes", "plan_route", place=words.id)
+        mesh.now += LISTED_FOR_S
+    mesh.find()
+    mesh.end("routes", "plan_route")  # of a call whose listing is not known, no one can say whose it was
+    assert {record.key.agent for record in mesh.history.list_records()} == {"routes@words"}
+    assert len(mesh.verdicts()) == 3
+    key = mesh.history.rate(ANNA, "plan_route", is_good=True)
+    assert key is not None
+    assert key.agent == "routes@words"
+    hits = mesh.search.find_skills(ASKED, MESH, learn=mesh.history.learn_for(ANNA, ASKED)).hits
+    after = {hit.entry.key: hit.score for hit in hits}
+    assert hits[0].entry.key == words.key
+    assert after[words.key] > before[words.key]
+    assert after[news.key] == before[news.key]
+
+
+def scores(mesh: Mesh) -> list[float]:
+    """The scores of the two teams' skills, without a history, by their keys."""
+    hits = mesh.search.find_skills(ASKED, MESH).hits
+    return [hit.score for hit in sorted(hits, key=lambda hit: hit.entry.key) if hit.skill.id == "plan_route"]

@@ -111,9 +111,16 @@ def _find_callers(calls: Sequence[Json]) -> Iterable[tuple[Json, str]]:
                 if call["ended_at"] <= other["ended_at"] + _CLOCK_S
             )
             nearest = next(around, None)
-            yield call, str(call["caller"]) if nearest is None else str(nearest["agent"])
+            yield call, _name_caller(call, nearest)
             if call["agent"] is not None:
                 latest.setdefault(call["depth"], deque(maxlen=_LATEST)).append(call)
+
+
+def _name_caller(call: Json, around: Json | None) -> str:
+    """The agent that made a call within another one, else the caller; an agent of a team with its team."""
+    if team := call.get("team"):
+        return f"{call['caller']}@{team}"
+    return str(call["caller"] if around is None else around["agent"])
 
 
 def draw_traffic(

@@ -24,6 +24,7 @@ import structlog
 
 from retinue.core.errors import AgentUnreachableError
 from retinue.core.json_values import MAX_DEPTH, is_nested_deeper
+from retinue.core.text import hide_tokens
 from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ForeignServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.upstream.flood import FloodMeter
@@ -108,7 +109,7 @@ class ServerProgram:
     @property
     def place(self) -> str:
         """The command, shortened."""
-        return " ".join(self._command)[:100]
+        return hide_tokens(" ".join(self._command))[:100]
 
     @property
     def ends_with_stream(self) -> bool:
@@ -247,7 +248,7 @@ class ServerProgram:
         if document is None or is_nested_deeper(line, document):
             document = self._refuse_unreadable(line, document)
         if not isinstance(document, dict) or document.get("jsonrpc") != "2.0":
-            if not self._junk and (shown := line.decode("utf-8", "replace").strip()):
+            if not self._junk and (shown := hide_tokens(line.decode("utf-8", "replace").strip())):
                 self._junk = shown[:_SHOWN_CHARACTERS]
                 _log.warning("not a message on standard output", server=self._name, line=self._junk)
             return False
@@ -291,11 +292,11 @@ class ServerProgram:
             *lines, rest = (rest + chunk).rsplit(b"\n", _KEPT_LINES + 1)
             rest = rest[-_SHOWN_CHARACTERS:]
             for line in lines[-_KEPT_LINES:]:
-                if text := line.decode("utf-8", "replace").strip():
+                if text := hide_tokens(line.decode("utf-8", "replace").strip()):
                     self._tail.append((self._clock(), text[:_SHOWN_CHARACTERS]))
             await self._count("standard error", len(chunk), pipe)
         if rest.strip():
-            self._tail.append((self._clock(), rest.decode("utf-8", "replace").strip()))
+            self._tail.append((self._clock(), hide_tokens(rest.decode("utf-8", "replace").strip())))
 
 
 def find_cause(lines: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from retinue.core.record import ListingKey
 from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
 from retinue.mesh.history.experience_book import ExperienceBook, count_calls, weigh_record
-from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
+from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice, name_agent
 from retinue.mesh.history.similar_records import SimilarRecords
 from retinue.mesh.search.ranking import RankedSkill, highest_score, order_of
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked
@@ -434,7 +434,8 @@ class LearnedRanking:
 
 
 def _key_of(skill: RankedSkill) -> SkillKey:
-    return SkillKey(skill.entry.source, skill.entry.name, skill.skill_id)
+    entry = skill.entry
+    return SkillKey(entry.source, name_agent(entry.name, entry.id), skill.skill_id)
 
 
 def _is_copy(rival: RankedSkill, first: RankedSkill) -> bool:

@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import orjson
 
-from retinue.core.record import Skill
+from retinue.core.record import ListingKey, Skill
+from retinue.mesh.directory.versions import folder_of
 from retinue.mesh.search.words import stem_words
 
 Verdict = Literal["done", "failed", "refused", "corrected", "good", "bad"]
@@ -38,7 +39,7 @@ _MEMBER = 0xFF
 
 
 class SkillKey(NamedTuple):
-    """A skill of one agent of one source."""
+    """A skill of one agent of one source; ``agent`` is as `name_agent` says."""
 
     source: str
     agent: str
@@ -123,6 +124,12 @@ class Hashes:
         """The hashes of the different stems of a text, at most `MAX_STEMS`."""
         stems = dict.fromkeys(stem for stem, _ in stem_words(text))
         return self.of_all(list(stems)[:MAX_STEMS])
+
+
+def name_agent(name: str, listing_id: ListingKey | None) -> str:
+    """The name of an agent in the history: ``NAME@TEAM`` of what a team brings, because teams share names."""
+    team = "" if listing_id is None else folder_of(listing_id)
+    return f"{name}@{team}" if team else name
 
 
 def find_voice(caller: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from retinue.mesh.history.records import (
     SkillKey,
     Verdict,
     find_voice,
+    name_agent,
     skill_digest,
 )
 from retinue.mesh.history.wishes import WishBook, WishPolicy
@@ -117,7 +118,8 @@ def read_ended_call(event: CallEndedEvent) -> EndedCall | None:
     if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
         return None
     caller, is_member = call.principal.id, names_itself(call.principal)
-    return EndedCall(call.trace.id, call.skill, str(outcome.agent), caller, is_member, verdict, call.run_step)
+    agent = name_agent(str(outcome.agent), event.place)
+    return EndedCall(call.trace.id, call.skill, agent, caller, is_member, verdict, call.run_step)
 
 
 class SearchHistory:
@@ -156,6 +158,9 @@ class SearchHistory:
         self._expected: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._digests: OrderedDict[tuple[object, str | None, str], _Offer] = OrderedDict()
         self._changed: dict[str, Experience] = {}
+        self._stored: set[str] = set()
+        """The ids of records that are in the store. Only these are removed from it: `_dropped` does not
+        grow while the store fails and new records replace each other."""
         self._dropped: set[str] = set()
         self._read_at = 0.0
         self._storing = asyncio.Lock()
@@ -188,7 +193,8 @@ class SearchHistory:
         self._store, self._hashes, self._subscribe = store, hashes, subscribe
         self._callers = Callers(hashes)
         for record in store.read():
-            self._dropped.update(self._book.put(record))
+            self._stored.add(record.id)
+            self._drop(self._book.put(record))
         self._read_at = self._clock()
         self.wishes.open(store.read_wishes(), wishes)
 
@@ -230,11 +236,12 @@ class SearchHistory:
         search = _Search(_make_id(), principal.id, stems, self._monotonic())
         for entry, skill_id in list(hits)[:_MAX_LISTED]:
             offer = self._describe(entry, skill_id)
-            place = (entry.name, skill_id)
-            known = search.offers.get(place)
-            if offer is not None:
-                # of two agents of one name the outcome of a call does not tell which one it was
-                search.offers[place] = offer if place not in search.offers or known == offer else None
+            if offer is None:
+                continue
+            for place in {(entry.name, skill_id), (offer.key.agent, skill_id)}:
+                # of two agents of one name the outcome of a call may not tell which one it was
+                known = search.offers.get(place, offer)
+                search.offers[place] = offer if known == offer else None
         caller = self._callers.hash(principal)
         held = self._find_searches(caller)
         held.setdefault(caller, deque(maxlen=_MAX_SEARCHES)).append(search)
@@ -341,6 +348,7 @@ class SearchHistory:
                 searches.clear()
             for held in (self._runs, self._expected, self._changed):
                 held.clear()
+            self._stored.clear()
             self._dropped.clear()
             self._book.clear()
             self.wishes.clear()
@@ -366,10 +374,14 @@ class SearchHistory:
         try:
             if changed or dropped:
                 await asyncio.to_thread(self._store.write, list(changed.values()), dropped)
+                self._stored.update(changed)
+                self._drop(self._list_gone(changed))
             if new_wishes or old_wishes:
                 await asyncio.to_thread(self._store.write_wishes, new_wishes, old_wishes)
         except StateError as error:
             _log.warning("history not written", records=len(changed), error=error.message)
+            for record_id in self._list_gone(changed):
+                del changed[record_id]
             self._changed = {**changed, **self._changed}
             self._dropped |= dropped
             wishes.put_back(new_wishes, old_wishes)
@@ -377,38 +389,58 @@ class SearchHistory:
     async def _read_others(self) -> None:
         if self._store is None:
             return
-        since, self._read_at = self._read_at - _OVERLAP_S, self._clock()
+        began = self._clock()
         try:
             forgotten_at = await asyncio.to_thread(self._store.forgotten_at)
-            records = await asyncio.to_thread(self._store.read, since)
+            records = await asyncio.to_thread(self._store.read, self._read_at - _OVERLAP_S)
         except StateError as error:
             _log.warning("history not read", error=error.message)
             return
+        self._read_at = began
+        self._stored.update(record.id for record in records)
+        self._stored -= self._dropped
         for record in self._book.list_all():
             if record.at <= forgotten_at:
                 self._book.remove(record.id)
                 self._changed.pop(record.id, None)
                 # it may have been written after the other hub removed everything
+                self._stored.discard(record.id)
                 self._dropped.add(record.id)
         self.wishes.clear_until(forgotten_at)
         for record in records:
             if (
                 record.at > forgotten_at
                 and record.id not in self._changed
+                and record.id not in self._dropped
                 and self._book.find(record.id) != record
             ):
-                self._dropped.update(self._book.put(record))
+                self._drop(self._book.put(record))
 
     # inside
 
     def _list_entries(self, key: SkillKey) -> list[Entry]:
-        return [entry for entry in self._list_named(key.agent) if entry.source == key.source]
+        named = self._list_named(key.agent.partition("@")[0])
+        agent = (key.source, key.agent)
+        return [entry for entry in named if (entry.source, name_agent(entry.name, entry.id)) == agent]
 
     def _put(self, record: Experience) -> None:
         self._changed[record.id] = record
-        for dropped in self._book.put(record):
-            self._changed.pop(dropped, None)
-            self._dropped.add(dropped)
+        if record.id in self._dropped:
+            self._dropped.remove(record.id)
+            self._stored.add(record.id)
+        dropped = self._book.put(record)
+        for record_id in dropped:
+            self._changed.pop(record_id, None)
+        self._drop(dropped)
+
+    def _drop(self, record_ids: Collection[str]) -> None:
+        """Note that these records, which the book has dropped, must go from the store."""
+        self._dropped.update(self._stored.intersection(record_ids))
+        self._stored.difference_update(record_ids)
+
+    def _list_gone(self, record_ids: Iterable[str]) -> Sequence[str]:
+        """Those of these records that the book has dropped."""
+        return [record_id for record_id in record_ids if self._book.find(record_id) is None]
 
     def _correct(self, last: tuple[Experience, bool, float], offer: _Offer, now: float) -> None:
         """Mark the earlier call of a search as corrected by a call of another skill of the same kind."""
@@ -454,7 +486,7 @@ class SearchHistory:
             skill = self._find_skill(entry, skill_id)
             if skill is None:
                 return None
-            key = SkillKey(entry.source, entry.name, skill_id)
+            key = SkillKey(entry.source, name_agent(entry.name, entry.id), skill_id)
             offer = _Offer(key, skill_digest(skill), skill.hints.read_only, skill.is_repeatable)
             if entry.digest is not None:
                 self._digests[known] = offer

@@ -44,7 +44,18 @@ POLL_RECORDED_EVERY_S = 60.0
 RECORDED_ARGUMENTS = {"answer_approval": ("approval", "verdict"), "set_policy_mode": ("mode",)}
 """Skills of the hub and those of their arguments that rows have: they say who permitted which call."""
 
-_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id", "approval", "verdict", "mode")
+_TEXT_OF_CALLERS = (
+    "skill",
+    "tool",
+    "agent",
+    "caller",
+    "team",
+    "id",
+    "trace_id",
+    "approval",
+    "verdict",
+    "mode",
+)
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 MAX_NAMED_LENGTH = 600
@@ -99,7 +110,8 @@ class CallEndedEvent:
     def as_json(self) -> dict[str, Any]:
         """The event as a flat row without arguments or values, which may hold secrets (P-26).
 
-        ``reason`` is the text of the error, without secrets. `RECORDED_ARGUMENTS` are in the row.
+        ``reason`` is the text of the error, without secrets. `RECORDED_ARGUMENTS` are in the row. ``team`` is
+        that of an agent that calls for itself.
         """
         if not self._row:  # the audit row and the log line have the same
             self._row.update(self._render())
@@ -122,6 +134,8 @@ class CallEndedEvent:
             "depth": call.trace.depth,
             "timestamp": self.timestamp.isoformat(),
         }
+        if call.principal.team and not call.principal.through:
+            row["team"] = call.principal.team
         if outcome.usage is not None:
             row["usage"] = dict(outcome.usage)
         if call.run_step:

@@ -16,6 +16,7 @@ from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.exchange import Flow, RegistryRequest, expect
 from retinue.oci.codec.flows import push_blob
 from retinue.oci.codec.manifest import (
+    EMPTY_CONFIG,
     INDEX_TYPE,
     MANIFEST_TYPE,
     MAX_MANIFEST_BYTES,
@@ -70,13 +71,15 @@ def render_referrers(rows: Sequence[Descriptor]) -> bytes:
 def parse_referrers(raw: bytes, artifact_type: str | None, *, where: str) -> list[Descriptor]:
     """The rows of an image index, those of one artifact type only where it is given.
 
+    Rows with the type of an empty config stay, because some registries name it in place of the artifact type.
     Raises MalformedArtifactError.
     """
     rows = parse_object(raw, where=where, what="the list of referrers").get("manifests", [])
     if not isinstance(rows, list):
         raise MalformedArtifactError(where, "the list of referrers is no list")
     parsed = [parse_descriptor(row, where=where) for row in rows[:MAX_REFERRERS]]
-    return [row for row in parsed if artifact_type is None or row.artifact_type == artifact_type]
+    types = (artifact_type, EMPTY_CONFIG.media_type)
+    return [row for row in parsed if artifact_type is None or row.artifact_type in types]
 
 
 def list_referrers(repository: str, digest: str, artifact_type: str | None) -> Flow[list[Descriptor]]:

@@ -1,11 +1,14 @@
 """Environments of teams: a virtual environment for each lock of Python, a folder for each lock of npm.
 
 Each is made once for its lock, Python and platform, and shared by all digests with the same lock. An
-environment that is not complete has another name, so a killed installation leaves nothing that is used.
+environment that is not complete has another name, so a killed installation leaves nothing that is used. Who
+installs holds a lock of its folder, as do the installers that it has started, so that the next installation
+can remove what none of them writes any more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -15,10 +18,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ class Environments:
     def __init__(self, root: Path, environ: Mapping[str, str], *, vendored: Path | None = None) -> None:
         self._root = root
         self.vendored = vendored
+        self._locks: dict[Path, int] = {}
         if vendored is None:
             self._environ = select_installer_variables(environ)
         else:
@@ -96,11 +99,11 @@ class Environments:
         return self._root / "venvs" / _hash_of(lock, *parts)
 
     def _install(self, folder: Path, install: Any) -> None:
-        place = folder.parent / f"{_TEMPORARY}{secrets.token_hex(6)}"
         with storage_errors(folder):
             make_folder(folder.parent)
+            place, lock = _make_locked(folder.parent)
+            self._locks[place] = lock
             try:
-                place.mkdir(mode=0o700)
                 install(place)
                 os.sync()  # a power failure after the rename leaves no empty file; installers do not fsync
                 try:
@@ -110,6 +113,8 @@ class Environments:
                         raise
                 sync_folder(folder.parent)
             finally:
+                del self._locks[place]
+                os.close(lock)
                 shutil.rmtree(place, ignore_errors=True)
 
     def _install_python(self, place: Path, lock: bytes, is_agent: bool) -> None:
@@ -151,7 +156,8 @@ class Environments:
         self._run(("npm", "ci", *options), place)
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
-        complaint = run_installer(arguments, folder, self._environ, INSTALL_WITHIN_S)
+        kept = (self._locks[folder],)
+        complaint = run_installer(arguments, folder, self._environ, INSTALL_WITHIN_S, kept=kept)
         if complaint is not None:
             if is_full(folder):
                 raise StorageFullError(str(folder))
@@ -169,10 +175,17 @@ def select_installer_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_installer(
-    arguments: Sequence[str], folder: Path, environ: Mapping[str, str], within_s: float, text: str = ""
+    arguments: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    within_s: float,
+    text: str = "",
+    *,
+    kept: Sequence[int] = (),
 ) -> str | None:
     """Run uv, pip or npm with ``text`` as its input; the end of what it printed where it failed, else None.
 
+    It has the open files ``kept``, whose locks it thereby holds.
     Raises StateError for a program that does not end within ``within_s`` seconds.
     """
     try:
@@ -181,6 +194,7 @@ def run_installer(
             cwd=folder,
             env=environ,
             input=text.encode(),
+            pass_fds=kept,
             capture_output=True,
             timeout=within_s,
             check=False,
@@ -300,10 +314,32 @@ def _hash_of(lock: bytes, *parts: str) -> str:
 
 
 def sweep(root: Path) -> None:
-    """Remove what killed installations left behind; an installation that may still run stays."""
-    oldest = time.time() - 3 * INSTALL_WITHIN_S
+    """Remove what killed installations left behind; a folder that somebody still writes stays."""
     for folder in (root / "venvs", root / "npm"):
-        for place in folder.glob(f"{_TEMPORARY}*"):
-            with suppress(FileNotFoundError):
-                if place.stat().st_mtime < oldest:
+        if not any(folder.glob(f"{_TEMPORARY}*")):
+            continue
+        with _locked_folder(folder):
+            for place in folder.glob(f"{_TEMPORARY}*"):
+                with suppress(OSError), _locked_folder(place, waits=False):
                     shutil.rmtree(place, ignore_errors=True)
+
+
+def _make_locked(folder: Path) -> tuple[Path, int]:
+    """A new folder for an installation, and the open file that holds its lock."""
+    place = folder / f"{_TEMPORARY}{secrets.token_hex(6)}"
+    with _locked_folder(folder):  # `sweep` never sees it without its lock
+        place.mkdir(mode=0o700)
+        lock = os.open(place, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return place, lock
+
+
+@contextmanager
+def _locked_folder(folder: Path, *, waits: bool = True) -> Iterator[None]:
+    """Hold the lock of a folder; raises OSError for one that another process holds, unless it ``waits``."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

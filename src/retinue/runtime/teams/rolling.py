@@ -20,6 +20,7 @@ import structlog
 from retinue.core.call import Call, Outcome, Principal, TraceContext, TraceExtension, new_id
 from retinue.core.errors import RetinueError, TeamRefusedError
 from retinue.core.record import AgentRecord
+from retinue.core.text import hide_tokens
 from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
 from retinue.mesh.entry import Entry
 from retinue.mesh.observing.events import CallEndedEvent, Event
@@ -317,7 +318,7 @@ class RolloutStages:
 
     def _fail(self, stored: StoredRollout, reason: str) -> None:
         place = f" at {stored.weight} %" if stored.stage == "serve" else ""
-        reason = reason.removeprefix(f"{self.name}: ") + place
+        reason = hide_tokens(reason.removeprefix(f"{self.name}: ")) + place
         _log.warning("rollout failed", team=self.name, digest=stored.new, reason=reason)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         failed = {"digest": stored.new, "version": stored.version, "reason": reason, "at": at}

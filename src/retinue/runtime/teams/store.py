@@ -25,11 +25,13 @@ import orjson
 from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError
+from retinue.core.text import hide_always, hide_tokens
 from retinue.runtime.teams.staging import INCOMING, Staging, staging
 from retinue.storage.files import (
     hold_lock,
     make_folder,
     refuse_gone,
+    remove_leftovers,
     replace_file,
     storage_errors,
 )
@@ -173,6 +175,7 @@ class TeamStore:
 
     def _put_back(self, name: str, reason: str) -> None:
         """Write the row before a command, and why the digest that it started does not serve."""
+        reason = hide_tokens(reason)
         with self._changing_rows() as document:
             row = self._parse_rows(document).get(name)
             if row is None or row.is_settled:
@@ -194,6 +197,7 @@ class TeamStore:
         """The rows as a document, which is written at the end unless an error is raised."""
         self._prepare()
         with storage_errors(self.rows_file), hold_lock(Path(f"{self.rows_file}.lock"), mode=_PRIVATE):
+            remove_leftovers(self.root, self.rows_file.name)
             document = _read_object(self.rows_file)
             content = orjson.dumps(document, option=orjson.OPT_INDENT_2)
             yield document
@@ -219,6 +223,7 @@ class TeamStore:
         try:
             for leftover in folder.glob(f"{INCOMING}*"):
                 _remove(leftover)
+            remove_leftovers(folder)
             row = self.read_rows().get(name, TeamRow(name))
             if not row.is_settled:
                 self._put_back(name, "its command was killed before it had passed its check")
@@ -284,18 +289,28 @@ class TeamStore:
     def read_secrets(self, row: TeamRow, digest: str) -> dict[str, str]:
         """The values of the secrets of a digest; {} for one that has none."""
         path = self._secrets_file(row.name, row.secrets.get(digest))
-        return {key: str(value) for key, value in _read_object(path).items()}
+        values = {key: str(value) for key, value in _read_object(path).items()}
+        hide_always(values.values())
+        return values
 
     def keep_secrets(self, name: str, values: Mapping[str, str]) -> str:
         """Write the values of the secrets of a digest to a file that only the owner reads; returns its id.
 
         The values count when the id is in the row of the team. The file is never changed.
         """
+        hide_always(values.values())
         file = secrets.token_hex(8)
         path = self._secrets_file(name, file)
         with storage_errors(path):
             replace_file(path, orjson.dumps(dict(values)), mode=_PRIVATE)
         return file
+
+    def hide_secrets(self) -> None:
+        """Let no log line, audit row or error text of this process show the secrets of teams."""
+        for row in self.read_rows().values():
+            for digest in row.secrets:
+                with suppress(StateDamagedError):
+                    self.read_secrets(row, digest)
 
     def remove_secrets(self, name: str, file: str | None) -> None:
         """Remove a file of secrets that no row names any more."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import hide_always
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.team.package import Team
 
@@ -31,6 +32,7 @@ def find_secrets(store: TeamStore, row: TeamRow, team: Team, file: Path | None) 
     if missing:
         remedy = "set the variables, or write NAME=VALUE lines into a file of mode 0600: --secrets FILE"
         raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
+    hide_always(values.values())
     return values
 
 

@@ -68,7 +68,10 @@ class FollowedRollouts:
     def apply(self) -> None:
         """Follow the rows as they are now. Raises StateDamagedError."""
         from retinue.runtime.teams.rollout import list_rollouts
+        from retinue.runtime.teams.store import TeamStore
 
+        if self._seen is not None:
+            TeamStore(self._process.state).hide_secrets()
         stored = list_rollouts(self._process.state)
         if not stored:
             self._end()
