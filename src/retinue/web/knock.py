@@ -59,7 +59,7 @@ class Knocks:
                 is_kept = _CONNECTS_AGAIN and family not in self._refused
                 return True
         except OSError:
-            pass
+            return False
         finally:
             if is_kept:
                 self._refused[family] = connection
