@@ -38,7 +38,9 @@ STAGES = (*BEFORE_THE_HUB, "start", "answers", "check", *WEIGHTS, "drain")
 """All stages of an upgrade that succeeds. In ``answers`` one of the two programs answers."""
 
 MANY_FILES = 200
-"""Files of a digest whose unpacking lasts long enough to be seen."""
+"""Files of a digest of which some are unpacked when half of its layer has come."""
+LARGE_BYTES = 100_000
+"""Only the layer of these files is larger."""
 HOLD_S = 1.0
 
 DEFINITION = """
@@ -159,6 +161,8 @@ class Network:
 
     registry: Path
     blobs: Holder = field(default_factory=Holder)
+    halves: Holder = field(default_factory=Holder)
+    """Holds layers of which one half has been sent."""
     wheels: Holder = field(default_factory=Holder)
     url: str = ""
 
@@ -225,7 +229,11 @@ def serving_network(registry: Path) -> Iterator[Network]:
                 self.send_header("docker-content-digest", f"sha256:{digest}")
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(content)
+                half = len(content) // 2
+                self.wfile.write(content[:half])
+                if len(content) > LARGE_BYTES and not content.startswith(b"{"):
+                    network.halves.pass_by()
+                self.wfile.write(content[half:])
 
         def log_message(self, *_: object) -> None:
             pass
@@ -238,7 +246,7 @@ def serving_network(registry: Path) -> Iterator[Network]:
     try:
         yield network
     finally:
-        for holder in (network.blobs, network.wheels):
+        for holder in (network.blobs, network.halves, network.wheels):
             holder.going.set()
         server.shutdown()
         server.server_close()
@@ -371,6 +379,8 @@ class Stages(Upgrades):
         """Let an upgrade to a version wait at a stage; weights last for a moment without that."""
         if stage == "fetch":
             self.network.blobs.close()
+        elif stage == "unpack":
+            self.network.halves.close()
         elif stage == "environment":
             self.network.wheels.close()
         elif stage in ("start", "answers", "check", "drain"):
@@ -380,6 +390,8 @@ class Stages(Upgrades):
         """Let it go on."""
         if stage == "fetch":
             self.network.blobs.going.set()
+        elif stage == "unpack":
+            self.network.halves.going.set()
         elif stage == "environment":
             self.network.wheels.going.set()
         else:
@@ -395,7 +407,7 @@ class Stages(Upgrades):
         if stage == "fetch":
             return self.network.blobs.held.is_set()
         if stage == "unpack":
-            return bool([*self.teams.rglob(".incoming-*")])
+            return self.network.halves.held.is_set() and any(self.teams.rglob(".incoming-*/**/*.py"))
         if stage == "environment":
             return self.network.wheels.held.is_set()
         rollout = self.read_row()["rollout"]
