@@ -101,12 +101,16 @@ def run_traced(arguments: list[str]) -> None:
     from retinue.cli.program import main
     from retinue.mesh.directory import source_set
     from retinue.mesh.observing import events
+    from retinue.runtime.parts import children
+    from retinue.runtime.parts.teams import rollouts
 
     # Observers get the events of a call some ms after its beginning: a call is counted without them on a fast
     # machine and with them on a slow one. So they wait here until the hub stops.
     events.BATCH_S = OBSERVED_AFTER_S
     # For the same reason the directory looks for changes of its sources less often: at most one call looks.
     source_set.LOOK_S = LOOK_S
+    # What looks for changes of teams would run in each counted call: the pauses of the calls are as long.
+    children.TEAMS_LOOK_S = rollouts.LOOK_S = LOOK_S
     main()
 
 

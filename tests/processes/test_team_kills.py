@@ -79,14 +79,15 @@ def test_the_hub_adds_the_schedules_of_a_command_that_was_killed_before(teams: T
     folder = teams.folder / "planned"
     teams.run("new", "--team", "planned")
     text = (folder / "team.toml").read_text()
-    (folder / "team.toml").write_text(f'{text}\n[[schedules]]\nworkflow = "greeting"\nevery = "1d"\n')
+    schedule = '[[schedules]]\nworkflow = "planned-smoke"\nevery = "1d"\ninput = { who = "Ada" }\n'
+    (folder / "team.toml").write_text(f"{text}\n{schedule}")
     teams.run("lock", "planned")
     teams.kill("settled", "up", teams.run("pack", "planned"), "--yes")
-    wait_until(lambda: "planned.greeting" in teams.run("schedules"), "the schedule of the team")
+    wait_until(lambda: "planned.planned-smoke" in teams.run("schedules"), "the schedule of the team")
     (row,) = orjson.loads(teams.run("team", "planned", "--json"))["teams"]
     assert (row["active"] is not None, row["is_unscheduled"]) == (True, False)
     teams.run("down", "planned")
-    assert "planned.greeting" not in teams.run("schedules")
+    assert "planned.planned-smoke" not in teams.run("schedules")
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -35,6 +35,7 @@ from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_index import list_folders
 from retinue.mesh.directory.routing import (
     RoleOffer,
     Strategy,
@@ -45,7 +46,7 @@ from retinue.mesh.directory.routing import (
     parse_role,
     rank_by_score,
 )
-from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
+from retinue.mesh.directory.versions import folder_of, is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
@@ -240,8 +241,13 @@ class DispatchCaller:
         listing = await self._lookup.open(chosen)
         if version_range is not None or agent is not None:
             # the name must mean this version also among those that were not asked for
-            candidates = await self._lookup.resolve_skill(skill, scopes, agent=chosen.name)
-        choice = _make_choice(_name_among(candidates, chosen), chosen, skill, listing)
+            team = folder_of(chosen.id)
+            named = f"{chosen.name}@{team}" if team else chosen.name
+            candidates = await self._lookup.resolve_skill(skill, scopes, agent=named)
+            name = self._name_in_mesh(candidates, chosen)
+        else:
+            name = _name_among(candidates, chosen)
+        choice = _make_choice(name, chosen, skill, listing)
         return choice, chosen.name, None if listing is None else listing.record.find_skill(skill)
 
     async def list_offers(self, patterns: Sequence[str], origin: Origin, limit: int) -> Sequence[SkillOffer]:
@@ -329,7 +335,7 @@ class DispatchCaller:
             offer = None if listing is None else listing.record.find_skill(skill)
             if offer is None or not may_call(offer, origin.scopes):
                 continue
-            choices.append(_make_choice(_name_among(candidates, candidate), candidate, skill, listing))
+            choices.append(_make_choice(self._name_in_mesh(candidates, candidate), candidate, skill, listing))
         return choices
 
     async def _ask(self, origin: Origin, query: Query, agent: str, timeout_s: float) -> Outcome:
@@ -434,7 +440,14 @@ class DispatchCaller:
         same = next((candidate for candidate in candidates if candidate.url == choice.url), None)
         if same is None:
             return choice.agent
-        return _name_among(candidates, same)
+        return self._name_in_mesh(candidates, same)
+
+    def _name_in_mesh(self, candidates: Iterable[Candidate], chosen: Candidate) -> str:
+        """As `_name_among`, but with its team also where no agent of another team was asked for."""
+        team = folder_of(chosen.id)
+        if team and list_folders(self._directory.list_named(chosen.name)):
+            return f"{chosen.name}@{team}"
+        return _name_among(candidates, chosen)
 
 
 AskAgent = Callable[[Query, str, float], Awaitable[Outcome]]
@@ -483,4 +496,4 @@ def _name_among(candidates: Iterable[Candidate], chosen: Candidate) -> str:
         return chosen.name
     if all(is_same_repository(candidate, chosen) for candidate in same_name):
         return name_version(chosen, same_name)
-    return f"{chosen.name}@{chosen.source}"
+    return f"{chosen.name}@{folder_of(chosen.id) or chosen.source}"

@@ -46,9 +46,6 @@ TEAMS_LOOK_S = 0.2
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
 
-TEAM_READY_WITHIN_S = 50.0
-"""A little less than `up` and a rollout wait, so that they show the last line of the program."""
-
 _log = structlog.get_logger("retinue.children")
 
 
@@ -306,7 +303,6 @@ def children_of_teams(state: State, hub_url: str, environ: Mapping[str, str]) ->
             child.environment,
             program=child.program,
             folder=child.folder,
-            ready_within_s=TEAM_READY_WITHIN_S,
             overlaps=True,
             facts={"secrets": child.secrets},
         )

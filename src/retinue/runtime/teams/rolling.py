@@ -30,7 +30,8 @@ from retinue.runtime.teams.rollout import Stage, StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.team.package import Team
 
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 75.0
+"""Longer than a program may take to start, so that the failure shows its last line."""
 LOOK_S = 0.2
 SHOWN_RUNS = 5
 RENEW_WITHIN_S = 30.0

@@ -17,7 +17,8 @@ from retinue.runtime.teams.programs import child_name, list_targets
 from retinue.runtime.teams.store import TeamStore
 from retinue.team.package import Team
 
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 75.0
+"""Longer than a program may take to start, so that the failure shows its last line."""
 _POLL_S = 0.1
 
 

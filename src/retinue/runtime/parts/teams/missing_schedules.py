@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from retinue.mesh.guard.trace_guard import new_trace
 from retinue.parts.process import Process
 from retinue.runtime.parts.children import find_teams_change
 from retinue.web.security import LOCAL_TOKEN
+
+AGAIN_S = 5.0
+"""How long schedules rest that could not be added."""
 
 _log = structlog.get_logger("retinue.teams")
 
@@ -40,11 +44,14 @@ class MissingSchedules:
         self._process = process
         self._seen: object = None
         self._is_waiting = False
+        self._failure = ""
+        self._rests_until = 0.0
 
     async def look(self) -> None:
-        """Add what is missing. A failure is tried again at the next look."""
+        """Add what is missing. A failure is logged once, and tried again after `AGAIN_S`."""
         state = self._process.state
-        if (change := find_teams_change(state)) == self._seen and not self._is_waiting:
+        is_same = (change := find_teams_change(state)) == self._seen
+        if is_same and (not self._is_waiting or time.monotonic() < self._rests_until):
             return
         from retinue.runtime.teams.schedules import add_missing_schedules
         from retinue.runtime.teams.store import TeamStore
@@ -52,5 +59,9 @@ class MissingSchedules:
         self._seen, self._is_waiting = change, True
         try:
             self._is_waiting = await add_missing_schedules(call_hub(self._process), TeamStore(state))
+            self._failure = ""
         except RetinueError as error:
-            _log.warning("schedules of teams not added", error=error.message)
+            self._rests_until = time.monotonic() + AGAIN_S
+            if error.message != self._failure:
+                self._failure = error.message
+                _log.warning("schedules of teams not added", error=error.message)
