@@ -10,6 +10,8 @@ import pytest
 
 from tests.crash.team_stages import BEFORE_THE_HUB, STAGES, WEIGHTS, Stages, opened_stages
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture
 async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
@@ -19,8 +21,13 @@ async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
 
 @pytest.mark.parametrize(
     "killed_at",
-    [("start",), BEFORE_THE_HUB, ("answers", "check", "drain"), WEIGHTS],
-    ids=["start", "before the hub", "around the weights", "weights"],
+    [
+        ("start",),
+        BEFORE_THE_HUB,
+        WEIGHTS,
+        *(pytest.param((stage,), marks=pytest.mark.crash) for stage in ("answers", "check", "drain")),
+    ],
+    ids=["start", "before the hub", "weights", "answers", "check", "drain"],
 )
 async def test_a_hub_that_is_killed_at_a_stage_goes_on_when_it_is_there_again(
     stages: Stages, killed_at: Sequence[str]
@@ -35,6 +42,7 @@ async def test_a_hub_that_is_killed_at_a_stage_goes_on_when_it_is_there_again(
         await stages.check_end(version, digest)
 
 
+@pytest.mark.crash
 async def test_one_upgrade_survives_hubs_that_are_frozen_and_killed_at_all_its_stages(stages: Stages) -> None:
     version, digest = await asyncio.to_thread(stages.pack_next, is_locked=True)
     for stage in STAGES:
@@ -52,6 +60,7 @@ async def test_one_upgrade_survives_hubs_that_are_frozen_and_killed_at_all_its_s
     await stages.check_end(version, digest)
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
 async def test_a_hub_that_is_killed_while_it_goes_back_has_gone_back_when_it_is_there_again(
     stages: Stages, frozen: bool

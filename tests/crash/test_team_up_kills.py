@@ -13,6 +13,8 @@ from tests.crash.team_stages import BEFORE_THE_HUB, STAGES, WEIGHTS, Stages, ope
 from tests.processes.freezing import freeze
 from tests.processes.running import Program
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture
 async def stages(tmp_path: Path) -> AsyncIterator[Stages]:
@@ -50,6 +52,7 @@ async def test_after_up_is_killed_at_a_stage_the_same_up_succeeds(
         await stages.check_end(version, digest)
 
 
+@pytest.mark.crash
 async def test_one_upgrade_survives_commands_that_are_frozen_and_killed_at_all_its_stages(
     stages: Stages,
 ) -> None:
@@ -74,6 +77,7 @@ async def test_one_upgrade_survives_commands_that_are_frozen_and_killed_at_all_i
     await stages.check_end(version, digest)
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
 async def test_the_hub_goes_back_without_up_and_the_same_up_tries_again(stages: Stages, frozen: bool) -> None:
     version, digest, up, kept = await stages.begin_failing()

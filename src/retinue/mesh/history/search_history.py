@@ -344,6 +344,7 @@ class SearchHistory:
     async def forget(self) -> int:
         """Remove all records and wishes; returns how many there were."""
         async with self._storing:
+            await self._flush()  # the number has also what is not written yet
             for searches in (self._searches, self._searches_of_members):
                 searches.clear()
             for held in (self._runs, self._expected, self._changed):
