@@ -12,7 +12,7 @@ from retinue.llm.completion import Usage
 from retinue.llm.team_budget import TeamBudget, TeamLimits
 from retinue.runtime.commands.teams.commands import TeamCommands
 from retinue.runtime.commands.teams.known import list_known
-from retinue.runtime.commands.teams.unpacking import unpack
+from retinue.runtime.commands.teams.places import unpack
 from retinue.runtime.teams.spending import read_team_spending
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State

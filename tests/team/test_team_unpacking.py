@@ -15,7 +15,7 @@ import pytest
 
 from retinue.core.errors import TeamRefusedError
 from retinue.runtime.commands.teams.commands import TeamCommands
-from retinue.runtime.commands.teams.unpacking import unpack
+from retinue.runtime.commands.teams.places import unpack
 from retinue.runtime.teams.store import TeamStore
 from retinue.storage.state import State
 from retinue.team.files import FileRow, TeamFile

@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.errors import DefinitionError, UnknownWorkflowError
 from retinue.runtime.commands.teams.commands import TeamCommands
-from retinue.runtime.commands.teams.unpacking import unpack
+from retinue.runtime.commands.teams.places import unpack
 from retinue.runtime.shelves import FolderShelf, TeamShelf
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State

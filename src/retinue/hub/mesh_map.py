@@ -121,8 +121,8 @@ async def map_agents(
     else:
         counts, seen = {}, await _list_seen(directory, view, scopes)
         await run_in_slices(_count(seen, counts))
-        wanted = [entry for entry in seen if source in (None, entry.source)]
-        chosen = wanted if limit is None else _sort_out(wanted, names)[:limit]
+        of_source = [entry for entry in seen if source in (None, entry.source)]
+        chosen = of_source if limit is None else _sort_out(of_source, names)[:limit]
     rows: list[Json] = []
     await run_in_slices(map(rows.append, map(_render_row, chosen)))
     return {"agents": rows, "sources": {name: dict(count) for name, count in sorted(counts.items())}}

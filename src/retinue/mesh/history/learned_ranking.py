@@ -291,12 +291,12 @@ class LearnedRanking:
         similar = SimilarRecords(
             self._book, worths, self._caller, only_own=self._only_own, hidden=self._ignored
         )
-        asked = frozenset(stems)
+        request = frozenset(stems)
         records = similar.choose()
-        worths |= self._weigh(set().union(*(record.stems for record in records)).difference(asked))
+        worths |= self._weigh(set().union(*(record.stems for record in records)).difference(request))
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
         for record in records:
-            shared = sum(map(worths.__getitem__, asked.intersection(record.stems)))
+            shared = sum(map(worths.__getitem__, request.intersection(record.stems)))
             norm = sum(map(worths.__getitem__, record.stems))
             alike[record.key].append((record, shared / math.sqrt(whole * norm)))
         return alike

@@ -333,5 +333,5 @@ def _render_request(method: str, target: CheckedUrl, headers: Mapping[str, str],
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def _list_defaults(names: tuple[str, ...]) -> Sequence[str]:
     """The lines that a request has unless it has headers of these names."""
-    given = {name.lower() for name in names}
-    return [line for name, line in _DEFAULT_HEADERS if name not in given]
+    lower_names = {name.lower() for name in names}
+    return [line for name, line in _DEFAULT_HEADERS if name not in lower_names]

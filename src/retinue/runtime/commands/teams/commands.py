@@ -33,13 +33,12 @@ from retinue.runtime.commands.teams.names import (
     check_import_names,
     check_mesh_names,
 )
-from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team
+from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team, unpack
 from retinue.runtime.commands.teams.policies import (
     check_installed_policies,
 )
 from retinue.runtime.commands.teams.secret_values import find_secrets
 from retinue.runtime.commands.teams.showing import TeamViews
-from retinue.runtime.commands.teams.unpacking import unpack
 from retinue.runtime.commands.teams.upgrading import (
     RolloutOptions,
     ask_for_rollout,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from retinue.cards.signatures import TrustedKeys, Verdict
 from retinue.core.errors import (
     ContentMissingError,
@@ -30,13 +32,23 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry
 from retinue.runtime.commands.publishing import with_scheme
 from retinue.runtime.factories import configured_registry
+from retinue.runtime.teams.programs import CONFIG, MANIFEST, SETTINGS, SIGNATURES, render_settings
 from retinue.runtime.teams.staging import Staging
+from retinue.runtime.teams.store import TeamStore
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.team.files import ARCHIVES_LAYER, LAYERS, WHEELS_LAYER, FileRow, TeamFile
 from retinue.team.layers import LayerReader, layer_size_bytes
 from retinue.team.layout_file import LayoutFile
-from retinue.team.package import PREFIX, Team, check_manifest, layers_by_kind, open_team, read_files
+from retinue.team.package import (
+    PREFIX,
+    Team,
+    check_manifest,
+    layers_by_kind,
+    open_team,
+    read_files,
+    render_config,
+)
 from retinue.team.signature import (
     MAX_SIGNATURE_BYTES,
     SIGNATURE_TYPE,
@@ -46,6 +58,7 @@ from retinue.team.signature import (
     signature_tag,
     verify_team,
 )
+from retinue.team.vendored import check_vendored
 from retinue.web.http_client import HttpClient
 
 SCHEME = "oci://"
@@ -349,3 +362,25 @@ def _open_layout(path: Path) -> LayoutFile:
 
 def _is_signature(tag: str) -> bool:
     return tag.startswith("sha256-")
+
+
+async def unpack(store: TeamStore, pulled: PulledTeam, team: Team | None = None) -> None:
+    """Unpack the files of a digest where they are not there; ``team`` is the one to run, if it is another.
+
+    Raises TeamRefusedError for a byte that the digest does not name and for a package that no lock names,
+    StateError. Then nothing of it is left.
+    """
+    packed = pulled.team
+    if store.has(packed.name, packed.digest):
+        return
+    with store.staging(packed.name, packed.digest) as staging:
+        await pulled.unpack(staging)
+        check_vendored(packed.files, packed.lock, staging.open_file, where=pulled.place)
+        if team is None:
+            staging.write(CONFIG, await pulled.source.pull_blob(pulled.repository, pulled.manifest.config))
+            staging.write(MANIFEST, pulled.manifest_bytes)
+            staging.write(SIGNATURES, orjson.dumps(list(pulled.signatures)))
+        else:
+            staging.write(CONFIG, render_config(team.definition, team.lock, team.files))
+        staging.write(SETTINGS, render_settings(team or packed))
+        staging.publish()

@@ -28,9 +28,8 @@ from retinue.runtime.commands.teams.acceptance import check_programs, check_requ
 from retinue.runtime.commands.teams.entrance import wait_until_ready
 from retinue.runtime.commands.teams.installed import make_environments
 from retinue.runtime.commands.teams.names import PAGE
-from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team
+from retinue.runtime.commands.teams.places import PulledTeam, parse_team_reference, pull_team, unpack
 from retinue.runtime.commands.teams.private_hub import private_hub, temporary_state
-from retinue.runtime.commands.teams.unpacking import unpack
 from retinue.runtime.factories import card_keys
 from retinue.runtime.teams.store import ENVIRONMENTS, TeamRow, TeamStore
 from retinue.settings import Settings
