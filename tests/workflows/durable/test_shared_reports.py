@@ -122,17 +122,22 @@ async def test_the_text_of_a_step_reaches_who_watches_its_run_elsewhere(tmp_path
 async def test_what_was_reported_before_an_event_is_there_when_the_event_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # the reader reads nothing by itself, and the writer stores the first text only
+    monkeypatch.setattr(shared_reports, "LOOK_S", 3600.0)
     async with two_sides(tmp_path) as (writer, reader):
-        await watch(reader, writer, "r")
-        # from now on nothing is written or read by itself
-        monkeypatch.setattr(shared_reports, "LOOK_S", 3600.0)
+        reader.progress.watch("r")
+        await reader.shared.announce("r")
+        await writer.look()
         await writer.write("r", "first")
-        await until(lambda: reader.texts("r") == ["first"])
+        async with asyncio.timeout(60):
+            while await writer.count_stored() == 0:
+                await asyncio.sleep(0.005)
         await writer.write("r", " and last", 5)
         writer.events.add(NewEvent("r", "r", "step_finished", "plan", {}))
         async with asyncio.timeout(60):
             while not await reader.events.list_after("r", "r", 0):
                 await asyncio.sleep(0.005)
+        assert reader.texts("r") == []
         await reader.progress.catch_up("r")
         assert reader.texts("r") == ["first and last"]
 
