@@ -1,9 +1,11 @@
 """What the processes of one hub share in memory: who serves, their connections, and the rates of callers.
 
 The board is a small file that every process maps. The parent makes it and hands it on. It is in no folder, so
-nobody removes it, and a process that is started again has the same one. A process writes its own row only; the
-parent clears the row of one that has ended. The rates, and the messages that a process has got, are kept
-under locks of the file, which end with their holder.
+nobody removes it, and a process that is started again has the same one.
+
+A process writes its own row only, and the parent clears the row of one that has ended.
+The rates, and the messages that a process has got, are kept under locks of the file, which end with their
+holder.
 """
 
 from __future__ import annotations
