@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,12 +16,12 @@ import urllib3
 
 from tests.ports import reserve_port
 from tests.processes.freezing import freeze
-from tests.processes.hub_processes import find_fork_server, find_leader, list_children
+from tests.processes.hub_processes import find_fork_server, find_leader, kill, list_children
 from tests.processes.running import Program, execute, is_running, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
 
 _UP = re.compile(r'^retinue_hub_process_up\{number="(\d)"\} 1\.0$', re.MULTILINE)
-_KILLING = re.compile(r"hub process (\d) has not moved for 30 seconds; killing it")
+_KILLING = re.compile(r"hub process (\d) has not moved for 30 s; killing it")
 _LIMIT_S = 180.0
 _LOOKS = 3
 """Looks of a parent that goes on before its processes do."""
@@ -82,7 +84,7 @@ def test_frozen_processes_of_a_hub_are_killed_and_those_of_a_sleeping_machine_go
         )
         assert "one-agent" in listing.result(), "the next leader answers what has waited"
         wait_until(lambda: _list_serving(url) == {"0", "1", "2"}, "all serve again", limit_s=_LIMIT_S)
-        assert len(set(_KILLING.findall(hub.output))) == len(frozen), hub.output
+        assert len(set(_KILLING.findall(hub.output))) == len(frozen)
         assert list_children(fork_server) & serving == serving - frozen
         _wake(asleep, sleeping)
         assert asleep.end() == 0
@@ -94,6 +96,40 @@ def _is_answered_soon(url: str) -> bool:
     assert "one" in _request(url, "/agents/one-agent/execute", "who")
     stopwatch.check(10)
     return True
+
+
+def test_a_frozen_fork_server_is_killed_and_processes_start_without_it(tmp_path: Path, port: int) -> None:
+    with program("hub", "--bare", "--processes", "2", "--port", str(port), cwd=tmp_path) as hub:
+        url = hub.url_in("hub at")
+        wait_until(lambda: _list_serving(url) == {"0", "1"}, "both processes serve")
+        fork_server = find_fork_server(hub.process.pid)
+        serving = list_children(fork_server)
+        freeze(fork_server)
+        try:
+            kill(min(serving))
+            wait_until(lambda: not is_running(fork_server), "the fork server is killed")
+            wait_until(lambda: len(list_children(hub.process.pid)) == 1, "the process is started again")
+            wait_until(lambda: _list_serving(url) == {"0", "1"}, "both processes serve again")
+        finally:
+            os.kill(fork_server, signal.SIGKILL)
+        assert hub.end() == 0
+
+
+_STOP = """
+import os, signal
+from pathlib import Path
+from retinue.runtime.hub_processes.fork_server import forking
+
+if __name__ == "__main__":
+    with forking(lambda arguments: os._exit(0)) as server:
+        (pid,) = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
+        os.kill(int(pid), signal.SIGSTOP)
+"""
+
+
+def test_a_frozen_fork_server_ends_with_its_hub(tmp_path: Path) -> None:
+    (tmp_path / "stop.py").write_text(_STOP)
+    subprocess.run([sys.executable, "stop.py"], cwd=tmp_path, check=True, timeout=_LIMIT_S)
 
 
 @contextmanager
