@@ -39,8 +39,9 @@ _ONCE = {"connection": "close"}
 """Each request has a connection of its own, because a process that is killed takes its connections along."""
 
 
-def _metrics(url: str) -> str:
-    reply = urllib3.request("GET", f"{url}/metrics", headers=_ONCE, timeout=120.0, retries=False)
+def _metrics(url: str, token: str | None = None) -> str:
+    head = _ONCE if token is None else {**_ONCE, "authorization": f"Bearer {token}"}
+    reply = urllib3.request("GET", f"{url}/metrics", headers=head, timeout=120.0, retries=False)
     return reply.data.decode()
 
 
@@ -403,7 +404,8 @@ def test_half_requests_new_settings_and_a_stop_reach_all_processes_and_lose_no_c
             settings.write_text("[auth]\nanonymous = false\n")
             hub.send(signal.SIGHUP)
             os.kill(leader, signal.SIGCONT)
-            wait_until(lambda: set(_UP.findall(_metrics(url))) == {"0", "1"}, "both processes serve again")
+            token = State(retinue_home).local_token()
+            wait_until(lambda: set(_UP.findall(_metrics(url, token))) == {"0", "1"}, "both serve again")
             wait_until(lambda: not _lets_in(port), "the process that started lets nobody in")
             settings.write_text("")
             hub.send(signal.SIGHUP)
