@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import semver
 import structlog
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext, TraceExtension, new_id
@@ -330,18 +329,14 @@ class RolloutStages:
         draining = replace(stored.enter("drain", self.now()), figures=self._render_figures(stored))
 
         def change(row: TeamRow) -> TeamRow:
-            return replace(
-                row,
-                active=stored.new,
-                version=stored.version,
-                since=datetime.now(UTC).isoformat(timespec="seconds"),
+            serving = row.serving(
+                stored.new,
+                stored.version,
                 reference=stored.reference,
                 signer=stored.signer,
-                highest=max(row.highest or stored.version, stored.version, key=semver.Version.parse),
-                before=stored.old,
-                failed={},
-                rollout=draining.as_json(),
+                data=read_installed(self.store, self.name, stored.new).definition.data,
             )
+            return replace(serving, rollout=draining.as_json())
 
         self._change(stored, change)
 
