@@ -68,6 +68,11 @@ class TeamStore:
         return self._state.root
 
     @property
+    def registry(self) -> Path:
+        """The registry of the state, in which the agents of teams publish their cards."""
+        return self._state.registry
+
+    @property
     def environments(self) -> Path:
         """Where packages of locks are installed."""
         return self._state.root / ENVIRONMENTS
