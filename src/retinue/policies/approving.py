@@ -131,7 +131,7 @@ class CallQuestion:
     ) -> ApprovedCall:
         """Use the yes of a person for one call, which its limits count.
 
-        Raises ApprovalNeededError without an answer, PolicyDeniedError after a no and in exams, and BusyError.
+        Raises ApprovalNeededError without an answer, PolicyDeniedError after a no and in exams, BusyError.
         """
         if is_of_exam(self.call):
             raise self._refuse_exam()
