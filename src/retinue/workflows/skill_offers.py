@@ -110,7 +110,7 @@ class SkillOffers:
     async def find(
         self, what: str, principal: Principal, view: AgentView | None, limit: int, *, run_id: str = ""
     ) -> list[SkillOfEntry]:
-        """The skills of trusted agents that fit a description, best first; ``run_id`` is the run that asks."""
+        """The skills of trusted agents that fit a description, best first; ``run_id`` = the run that asks."""
         scopes, history = principal.scopes, self._history
         if self._search is None or not what.strip():
             return []
@@ -138,8 +138,8 @@ class SkillOffers:
         await decide_lists(view, ((offer.entry, offer.skill) for offer in offers))
         listed = [offer for offer in offers if is_listed(view, offer.entry, offer.skill)]
         if history is not None:
-            hits = ((offer.entry, offer.skill.id) for offer in listed)
-            history.note_search(principal, what, hits, run=find_run_id(run_id))
+            shown = ((offer.entry, offer.skill.id) for offer in listed)
+            history.note_search(principal, what, shown, run=find_run_id(run_id))
         return listed
 
     def _is_offered(self, entry: Entry) -> bool:

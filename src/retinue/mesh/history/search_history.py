@@ -1,8 +1,8 @@
 """Follows searches to the calls that come of them, and keeps what came of each.
 
 A call belongs to a search if it names the search's id, else to the newest search of its caller within ten
-minutes that listed the skill. A step of a run belongs to a search of this run only, else to its prompt. A call
-that no search led to leaves no record.
+minutes that listed the skill. A step of a run belongs to a search of this run only, else to its prompt.
+A call that no search led to leaves no record.
 """
 
 from __future__ import annotations
