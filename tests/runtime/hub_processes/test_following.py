@@ -20,9 +20,9 @@ from retinue.core.call import Call, Outcome, Principal, TraceContext
 from retinue.core.errors import BusyError, UnknownApprovalError
 from retinue.core.record import Listing
 from retinue.core.trust import Trust
+from retinue.mesh import slices
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source
-from retinue.mesh import slices
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.history.records import Hashes
