@@ -282,8 +282,15 @@ async def test_with_everything_off_nothing_is_stored(retinue_home: Path, wire: W
             await caller.get("rate_call", {"skill": "plan_route", "verdict": "good"})
         )
         assert await caller.verdicts() == {}
-        assert (await caller.get("show_history"))["kept"] is False
-        assert await caller.get("list_wishes") == {"kept": "off", "wishes": [], "more": 0}
+        because = "history.keep is false"
+        shown = await caller.get("show_history")
+        assert (shown["kept"], shown["because"]) == (False, because)
+        assert await caller.get("list_wishes") == {
+            "kept": "off",
+            "because": because,
+            "wishes": [],
+            "more": 0,
+        }
         assert await caller.get("forget_history") == {"forgotten": 0}
         assert "exam" not in await caller.get("show_agent", {"name": "routes"})
         history = caller.hub.process.get(SearchHistory)

@@ -40,7 +40,8 @@ def add_history_skills(agent: Agent, history: SearchHistory) -> None:
             what = f"{skill[:100]} of {agent[:100]}" if agent else skill[:100]
             problem = f"no call of {what} by you that a search by words led to"
             error = InvalidParametersError([Problem("skill", problem)])
-            error.remedy = "find the skill with find_skills and call it, then rate it"
+            find = "find the skill with find_skills and call it, then rate it"
+            error.remedy = find if history.is_on else f"no history here: {history.why_off}"
             raise error
         return {"agent": key.agent, "skill": key.skill, "verdict": verdict}
 
@@ -66,11 +67,12 @@ def add_history_skills(agent: Agent, history: SearchHistory) -> None:
             }
             for key, found in sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
         ]
-        return {"kept": history.is_on, "skills": rows[:limit], "more": max(0, len(rows) - limit)}
+        because = {} if history.is_on else {"because": history.why_off}
+        return {"kept": history.is_on, **because, "skills": rows[:limit], "more": max(0, len(rows) - limit)}
 
     @agent.skill(listed=False, destructive=True)
     async def forget_history(ctx: Context) -> Json:
-        """Removes the whole history and all wishes; the ranking is that of the cards again."""
+        """Removes the whole history and all wishes; results of exams and receipts stay."""
         _check_owner(ctx.principal)
         return {"forgotten": await history.forget()}
 
@@ -92,7 +94,9 @@ def add_history_skills(agent: Agent, history: SearchHistory) -> None:
             for cluster in clusters[:limit]
         ]
         policy = history.wishes.policy if history.is_on else "off"
-        return {"kept": policy, "wishes": rows, "more": max(0, len(clusters) - limit)}
+        why_off = "history.wishes is off" if history.is_on else history.why_off
+        because = {"because": why_off} if policy == "off" else {}
+        return {"kept": policy, **because, "wishes": rows, "more": max(0, len(clusters) - limit)}
 
 
 def _check_owner(principal: Principal) -> None:

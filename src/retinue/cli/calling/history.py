@@ -29,8 +29,8 @@ def history(
 ) -> None:
     """Show what came of calls that were found by words, and rate the last one.
 
-    The history changes the order in which skills are found. It holds no text of a request. Without it the
-    order is that of the cards.
+    The history changes the order in which skills are found. It holds no text of a request. Without it
+    cards and receipts decide the order.
     """
     if sum((good is not None, bad is not None, forget)) > 1:
         raise click.UsageError("give one of --good, --bad and --forget")
@@ -49,7 +49,7 @@ def history(
         text = f"{reply['forgotten']} records forgotten"
     else:
         reply = ask_hub("show_history", {}, hub)
-        text = "" if reply["kept"] else "no history is kept: history.keep is false"
+        text = "" if reply["kept"] else f"no history here: {reply['because']}"
     if as_json:
         print_json(reply)
         return
@@ -95,7 +95,7 @@ def wishes(hub: str | None, as_json: bool) -> None:
             cut="WORDS",
         )
     elif reply["kept"] == "off":
-        note("no wishes are kept: history.keep is false, or history.wishes is off")
+        note(f"no wishes here: {reply['because']}")
     else:
         note("everything that was asked for was found")
     if rows and reply["kept"] == "count":
