@@ -346,16 +346,25 @@ class SearchHistory:
             self.wishes.fulfil(search.id)
 
     def rate(
-        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = ""
+        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = "", agent: str = ""
     ) -> SkillKey | None:
-        """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
+        """Keep what a person says of the newest call of a skill by this caller; None if there is none.
+
+        ``agent`` leaves only calls of the agent of this name; it may be gone.
+        """
         if self._hashes is None:
             return None
         self.catch_up()
-        caller = self._callers.hash(principal)
+        caller, entry = self._callers.hash(principal), self._find_named(agent) if agent else None
+        place = None if entry is None else (entry.source, name_agent(entry.name, entry.id))
+
+        def is_meant(key: SkillKey) -> bool:
+            is_agent = key.agent == agent if place is None else (key.source, key.agent) == place
+            return key.skill == skill and (not agent or is_agent)
+
         for record in reversed(self._book.list_all()):
             is_named = search_id in ("", record.id[: 2 * _SEARCH_ID_BYTES])
-            if is_named and record.caller == caller and record.key.skill == skill:
+            if is_named and record.caller == caller and is_meant(record.key):
                 self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
                 return record.key
         return None
