@@ -120,7 +120,7 @@ async def test_the_hosts_of_a_document_are_shown_before_anything_is_unpacked(
     folder = write_team()
     (folder / "documents").mkdir()
     operation = {"responses": {"200": {"description": "x"}}}
-    document = {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "P", "version": "1"},
         "paths": {"/": {"get": operation}},
@@ -129,8 +129,13 @@ async def test_the_hosts_of_a_document_are_shown_before_anything_is_unpacked(
     (folder / "documents" / "pets.json").write_bytes(orjson.dumps(document))
     packed = await teams.pack(write_team(more=more, imports={"pets": {}}), registry=None, output=None)
     shown: list[Consent] = []
+
+    def ask(consent: Consent) -> bool:
+        shown.append(consent)
+        return False
+
     with pytest.raises(TeamRefusedError, match="nobody agreed"):
-        await teams.up("words", UpOptions(), lambda consent: bool(shown.append(consent)), print)
+        await teams.up("words", UpOptions(), ask, print)
     assert shown[0].hosts == ("pets.example",)
     assert not TeamStore(state).has("words", packed.team.digest)
 
