@@ -138,7 +138,8 @@ class SkillOffers:
         await decide_lists(view, ((offer.entry, offer.skill) for offer in offers))
         listed = [offer for offer in offers if is_listed(view, offer.entry, offer.skill)]
         if history is not None:
-            history.note_search(principal, what, ((offer.entry, offer.skill.id) for offer in listed))
+            places = [(offer.entry, offer.skill.id) for offer in listed]
+            history.note_search(principal, what, places, is_wish=found.is_wish or not listed)
         return listed
 
     def _is_offered(self, entry: Entry) -> bool:
