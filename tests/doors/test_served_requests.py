@@ -1,4 +1,4 @@
-"""Requests that earlier calls served, and those that nobody serves, at each surface that searches by words."""
+"""Requests that earlier calls served, and requests that nobody serves, at the surfaces that search."""
 
 from __future__ import annotations
 
