@@ -161,6 +161,29 @@ async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Offi
     assert take("Count the stars") == [], "a skill that the workflow names"
 
 
+async def test_a_workflow_puts_nothing_into_the_mouth_of_a_person_who_searched_before(
+    office: Office,
+) -> None:
+    await start(office, make_met(), make_writer())
+    history, hashes = office.hub.process.get(SearchHistory), Hashes(office.system.state.mesh_key())
+    step: dict[str, Any] = {"id": "a", "skill": "weather", "with": {"city": "Rome"}}
+    search = {"id": "s", "skill": "find_skills", "with": {"query": "a city in summer weather"}}
+    folder = office.system.state.root / "workflows"
+    folder.mkdir(exist_ok=True)
+    (folder / "fixed.json").write_bytes(orjson.dumps({"name": "fixed", "steps": [step]}))
+    (folder / "searching.json").write_bytes(orjson.dumps({"name": "searching", "steps": [search, step]}))
+    assert (await office.get("find_skills", {"query": "weather of a city"}))["skills"]
+    begun = await office.get("start_run", {"workflow": "fixed", "input": {}})
+    assert (await office.follow(begun["run"]))["status"] == "done"
+    assert [*history.list_records()] == []
+    begun = await office.get("start_run", {"workflow": "searching", "input": {}})
+    assert (await office.follow(begun["run"]))["status"] == "done"
+    (record,) = history.list_records()
+    assert record.stems == hashes.of_request("a city in summer weather"), "the search of the run"
+    await office.get("weather", {"city": "Rome"})
+    assert len({one.stems for one in history.list_records()}) == 2, "the person's own call"
+
+
 async def test_a_required_exam_leaves_agents_out_of_each_choice_and_of_no_list(office: Office) -> None:
     model = ScriptedModel("by the model", repeats=True)
     await start(office, make_met(), make_writer(), model)

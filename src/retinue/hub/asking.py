@@ -14,7 +14,7 @@ from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers
 from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.search_history import SearchHistory
+from retinue.mesh.history.search_history import SearchHistory, find_run_id
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.agents import AgentSearch
@@ -115,8 +115,8 @@ def add_query_skill(
         if query.type == "specific":
             able = [*_list_able(directory, answers, ctx.principal, access)]
             # agents that the caller names are not all that could be able
-            is_wish = agent == ALL and not able
-            history.note_search(ctx.principal, " ".join(query.capabilities), able, is_wish=is_wish)
+            is_wish, run = agent == ALL and not able, find_run_id(ctx.run_step)
+            history.note_search(ctx.principal, " ".join(query.capabilities), able, is_wish=is_wish, run=run)
         return answers.as_json()
 
 

@@ -69,6 +69,14 @@ def open_at(
     )
 
 
+@pytest.fixture(autouse=True)
+def no_engine_left() -> Iterator[None]:
+    """A test that has failed before it closed its runs leaves no engine to the tests after it."""
+    yield
+    if _dbos._dbos_global_instance is not None:
+        DBOS.destroy()
+
+
 async def test_the_oldest_ended_runs_are_deleted_with_all_below_them(tmp_path: Path) -> None:
     runs = open_at(tmp_path, keep=2, prune_every_s=3600)
     for name in ("one", "two", "three"):
@@ -445,6 +453,7 @@ async def test_an_execution_that_lost_its_run_without_knowing_emits_no_end_of_it
     executions = await runs.launch()
     await runs.start(ASKED, run_id="r")
     await reached.wait()
+    assert [event.kind for event in await runs.list_events("r")] == ["run_started"]
     database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
 
     async def change(statement: str, **values: Any) -> None:

@@ -1,7 +1,8 @@
 """Follows searches to the calls that come of them, and keeps what came of each.
 
 A call belongs to a search if it names the search's id, else to the newest search of its caller within ten
-minutes that listed the skill, else to the prompt of its run. A call that no search led to leaves no record.
+minutes that listed the skill. A step of a run belongs to a search of this run only, else to its prompt.
+A call that no search led to leaves no record.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ from retinue.mesh.observing.call_figures import AGENT_FAILURES
 from retinue.mesh.observing.events import CallEndedEvent, Event
 
 LISTED_FOR_S = 600.0
-"""How long a search may lead to a call."""
+"""How long a search may lead to a call that does not name it."""
+
+NAMED_FOR_S = 3_600.0
+"""How long a search may lead to a call that names its id."""
 
 CORRECTED_WITHIN_S = 60.0
 """Another skill of the same search that is called within this time corrects the earlier one."""
@@ -84,15 +88,22 @@ class _Search:
     at: float
     offers: dict[tuple[str, str], _Offer | None] = field(default_factory=dict)
     only_roles: bool = False
+    run: str | None = None
+    """The run that has searched."""
     starter: int | None = None
     """The hashed caller that has started the run."""
     last: tuple[Experience, bool, float] | None = None
-    """The newest record, whether its skill is read-only, and when the call ended."""
+    """The newest record of a call that was done, whether its skill is read-only, and when the call ended."""
 
 
 def is_search_id(text: str) -> bool:
     """Whether a text has the length of the id of a search; others, which callers may send, are not kept."""
     return len(text) == 2 * _SEARCH_ID_BYTES
+
+
+def find_run_id(run_step: str | None) -> str | None:
+    """The id of the run of a step, None outside of runs; branches belong to their run."""
+    return run_step.partition("/")[0] if run_step else None
 
 
 class EndedCall(NamedTuple):
@@ -222,18 +233,24 @@ class SearchHistory:
         )
 
     def note_search(
-        self, principal: Principal, text: str, hits: Iterable[tuple[Entry, str]], *, is_wish: bool = False
+        self,
+        principal: Principal,
+        text: str,
+        hits: Iterable[tuple[Entry, str]],
+        *,
+        is_wish: bool = False,
+        run: str | None = None,
     ) -> str | None:
         """Remember a search and the skills that it listed; returns its id, None while the history is off.
 
-        ``is_wish`` = no skill serves the request.
+        ``is_wish`` = no skill serves the request. ``run`` is the id of the run that searches.
         """
         if self._hashes is None:
             return None
         stems = self._hashes.of_request(text)
         if not stems:
             return None
-        search = _Search(_make_id(), principal.id, stems, self._monotonic())
+        search = _Search(_make_id(), principal.id, stems, self._monotonic(), run=run)
         for entry, skill_id in list(hits)[:_MAX_LISTED]:
             offer = self._describe(entry, skill_id)
             if offer is None:
@@ -247,7 +264,7 @@ class SearchHistory:
         held.setdefault(caller, deque(maxlen=_MAX_SEARCHES)).append(search)
         held.move_to_end(caller)
         trim(held, MAX_CALLERS)
-        oldest = self._monotonic() - LISTED_FOR_S
+        oldest = self._monotonic() - NAMED_FOR_S
         while next(iter(held.values()))[-1].at < oldest:  # the searches of this caller end the loop
             held.popitem(last=False)
         if is_wish:
@@ -324,9 +341,6 @@ class SearchHistory:
         offer = None if search is None else search.offers.get(place) or self._find_offer(search, place)
         if search is None or offer is None:
             return
-        now = self._monotonic()
-        if search.last is not None and not call.run_step:
-            self._correct(search.last, offer, now)
         record = Experience(
             f"{search.id}{self._hashes.of(repr(offer.key)) & 0xFFFFFFFF:08x}",
             self._clock(),
@@ -336,9 +350,14 @@ class SearchHistory:
             caller,
             call.verdict,
         )
-        self._put(record)
-        search.last = record, offer.is_read_only, now
+        known = self._book.find(record.id)
+        if known is None or known.verdict not in ("good", "bad"):  # what a person said stays
+            self._put(record)
         if call.verdict == "done":
+            now = self._monotonic()
+            if search.last is not None and not call.run_step:
+                self._correct(search.last, offer, now)
+            search.last = record, offer.is_read_only, now
             self.wishes.fulfil(search.id)
 
     def rate(
@@ -479,15 +498,19 @@ class SearchHistory:
         return self._searches if find_voice(caller) == caller else self._searches_of_members
 
     def _find_search(self, call: EndedCall, caller: int, place: tuple[str, str]) -> _Search | None:
-        searches = self._find_searches(caller).get(caller, ())
-        oldest = self._monotonic() - LISTED_FOR_S
-        for search in reversed(searches):
-            if search.at >= oldest and place in search.offers and call.search in ("", search.id):
+        run, is_named = find_run_id(call.run_step), bool(call.search)
+        oldest = self._monotonic() - (NAMED_FOR_S if is_named else LISTED_FOR_S)
+        for search in reversed(self._find_searches(caller).get(caller, ())):
+            is_meant = search.id == call.search if is_named else search.run == run
+            # a step of a run has nothing to do with what its caller searched elsewhere, even if it names it
+            is_own = run is None or search.run == run
+            if search.at >= oldest and is_meant and is_own and place in search.offers:
                 return search
         return self._find_run(call)
 
     def _find_run(self, call: EndedCall) -> _Search | None:
-        return self._runs.get(call.run_step.partition("/")[0]) if call.run_step else None
+        run = find_run_id(call.run_step)
+        return None if run is None else self._runs.get(run)
 
     def _find_offer(self, search: _Search, place: tuple[str, str]) -> _Offer | None:
         """The skill that a step of a run has called; None for a search, which has listed its skills."""
