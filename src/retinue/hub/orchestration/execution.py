@@ -165,7 +165,8 @@ class Orchestration:
         history = "" if session is None else self._conversations.render(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
         result = await self._find_answer(plan, session, ctx)
-        self._history.end_wish(plan.wish)
+        if plan.wish is not None:
+            self._history.end_wish(plan.wish)
         return plan.complete(result), plan
 
     async def _find_answer(self, plan: _Plan, session: str | None, ctx: Context) -> OrchestrationResult:

@@ -304,10 +304,9 @@ class SearchHistory:
         self.wishes.note(wish, self._clock(), stems, self._callers.hash(principal), text)
         return wish
 
-    def end_wish(self, wish: str | None) -> None:
+    def end_wish(self, wish: str) -> None:
         """Forget a wish that something has served."""
-        if wish is not None:
-            self.wishes.fulfil(wish)
+        self.wishes.fulfil(wish)
 
     def expect(self, trace_id: str, skill: str, search_id: str) -> None:
         """Remember that a call of this trace names its search."""
