@@ -16,7 +16,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -75,10 +75,10 @@ class Result:
     five: Mapping[bool, list[bool]]
 
 
-def measure(sets: Iterable[HistorySet] | None = None) -> Iterator[Figure]:
-    """The figures of each set, by default of all that are there, then the cost with the first dense one."""
+def measure() -> Iterator[Figure]:
+    """The figures of each set that is there, then the cost with the first dense one."""
     dense: HistorySet | None = None
-    for one in load_sets() if sets is None else sets:
+    for one in load_sets():
         dense = dense or (None if one.is_sparse else one)
         yield from measure_set(one)
     if dense is None:
