@@ -21,7 +21,7 @@ from retinue.runtime.teams.programs import import_table, variables_of
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
-from retinue.team.consent import Consent, list_programs
+from retinue.team.consent import Consent, list_env, list_programs
 from retinue.team.definition import TeamImport, parse_definition
 from retinue.team.layout_file import LayoutFile
 from retinue.team.signature import SIGNATURE_TYPE, signature_tag
@@ -111,6 +111,33 @@ async def test_a_signature_moved_to_another_repository_proves_nothing(
     with pytest.raises(TeamRefusedError) as caught:
         pulled.verify(CardKeys(state.keys).trusted())
     assert caught.value.reason == "changed"
+
+
+async def test_the_hosts_of_a_document_are_shown_before_anything_is_unpacked(
+    teams: TeamCommands, write_team: WriteTeam, state: State
+) -> None:
+    more = '[imports.pets]\nopenapi = "documents/pets.json"\n'
+    folder = write_team()
+    (folder / "documents").mkdir()
+    operation = {"responses": {"200": {"description": "x"}}}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "P", "version": "1"},
+        "paths": {"/": {"get": operation}},
+    }
+    document["servers"] = [{"url": "https://pets.example/v1"}]
+    (folder / "documents" / "pets.json").write_bytes(orjson.dumps(document))
+    packed = await teams.pack(write_team(more=more, imports={"pets": {}}), registry=None, output=None)
+    shown: list[Consent] = []
+
+    def ask(consent: Consent) -> bool:
+        shown.append(consent)
+        return False
+
+    with pytest.raises(TeamRefusedError, match="nobody agreed"):
+        await teams.up("words", UpOptions(), ask, print)
+    assert shown[0].hosts == ("pets.example",)
+    assert not TeamStore(state).has("words", packed.team.digest)
 
 
 async def test_a_team_does_not_get_the_secret_of_another_team(
@@ -290,4 +317,5 @@ async def test_the_program_of_an_import_is_a_plain_name_and_the_consent_shows_it
     table = TeamImport(pypi="pets==1.0.0", bin="python", args=("-c", "x"), env={"KEY": "v"})
     definition = team.definition.model_copy(update={"imports": {"pets": table}})
     shown = list_programs(replace(team, definition=definition))[-1]
-    assert shown.endswith('program python args ["-c", "x"] env ["KEY"]')
+    assert shown.endswith('program python args ["-c", "x"]')
+    assert list_env(replace(team, definition=definition)) == {"pets KEY": '"v"'}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from retinue.core.errors import RetinueError
+from retinue.settings_tables import AccessTable
 from retinue.team.definition import TeamImport
 from retinue.team.package import Team
 from retinue.team.vendored import describe_vendored
@@ -25,6 +27,8 @@ class Consent:
     hosts: tuple[str, ...]
     secrets: tuple[tuple[str, str, tuple[str, ...]], ...]
     """Name, text for the person, and who gets the value."""
+    env: tuple[str, ...]
+    """The variables that the team sets for its agents, imports and models, with their values."""
     access: tuple[str, ...]
     models: tuple[str, ...]
     policies: tuple[str, ...]
@@ -48,6 +52,7 @@ class Consent:
             "secrets": [
                 {"name": name, "text": text, "receivers": list(users)} for name, text, users in self.secrets
             ],
+            "env": list(self.env),
             "access": list(self.access),
             "models": list(self.models),
             "policies": list(self.policies),
@@ -71,6 +76,7 @@ class Consent:
             ("runs", self.programs),
             ("hosts", self.hosts),
             ("models", self.models),
+            ("env", self.env),
             ("access", self.access),
             ("policies", self.policies),
             ("schedules", self.schedules),
@@ -85,8 +91,13 @@ class Consent:
         return lines
 
 
-def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Consent:
-    """What running the team means; ``changes`` are lines about the difference to what runs."""
+def describe_consent(
+    team: Team, signer: str, changes: Sequence[str] = (), documents: Mapping[str, bytes] | None = None
+) -> Consent:
+    """What running the team means; ``changes`` are lines about the difference to what runs.
+
+    ``documents`` are those of `list_documents` by path.
+    """
     definition = team.definition
     users = definition.list_secret_users()
     return Consent(
@@ -95,8 +106,9 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         team.digest,
         signer,
         tuple(list_programs(team)),
-        tuple(list_hosts(team)),
+        tuple(list_hosts(team, documents or {})),
         tuple((name, text, tuple(users.get(name, ()))) for name, text in sorted(definition.secrets.items())),
+        tuple(f"{name}={value}" for name, value in list_env(team).items()),
         tuple(list_access(team)),
         tuple(list_models(team)),
         tuple(f"{path} (binds this team only)" for path in team.policies),
@@ -131,25 +143,68 @@ def list_programs(team: Team) -> list[str]:
 def _describe_command(table: TeamImport) -> str:
     program = f" program {table.bin}" if table.bin else ""
     args = f" args {json.dumps(table.args)}" if table.args else ""
-    return program + args + (f" env {json.dumps(sorted(table.env))}" if table.env else "")
+    return program + args
 
 
-def list_hosts(team: Team) -> list[str]:
-    """The hosts that imports and models of the definition name; programs may reach any other."""
+def list_hosts(team: Team, documents: Mapping[str, bytes]) -> list[str]:
+    """The hosts that imports and models name; programs may reach any other.
+
+    ``documents`` are the files of `list_documents` by path, whose servers an API without ``server`` has.
+    """
     addresses = []
-    for table in team.definition.imports.values():
+    problems = []
+    for name, table in team.definition.imports.items():
         addresses += [address for address in (table.url, table.a2a, table.server) if address is not None]
+        if table.openapi is not None and table.server is None:
+            try:
+                addresses += _list_servers(name, table.openapi, documents.get(table.openapi, b""))
+            except RetinueError:
+                problems.append(f"unknown ones of {name}, because {table.openapi} cannot be read")
     addresses += [table.base_url for table in team.definition.llm.values() if table.base_url is not None]
-    return sorted({urlsplit(address).netloc for address in addresses})
+    return sorted({urlsplit(address).netloc for address in addresses}) + problems
+
+
+def list_documents(team: Team) -> list[str]:
+    """The paths of the documents that say to which hosts their imports send requests."""
+    tables = team.definition.imports.values()
+    return [table.openapi for table in tables if table.openapi is not None and table.server is None]
+
+
+def _list_servers(name: str, path: str, content: bytes) -> tuple[str, ...]:
+    # as the hub reads it; loaded for teams with such imports only
+    from retinue.openapi.codec.api import parse_api
+    from retinue.openapi.codec.reader import read_document
+
+    return parse_api(read_document(content, path), name, source=path).servers
+
+
+def list_env(team: Team) -> dict[str, str]:
+    """The variables that the team sets for its programs, as JSON texts by program and name."""
+    definition = team.definition
+    tables = [
+        *((team.lock.agents[agent.target].name, agent.env) for agent in definition.agents),
+        *((name, table.env) for name, table in sorted(definition.imports.items())),
+        *((name, table.env) for name, table in sorted(definition.llm.items())),
+    ]
+    return {
+        f"{owner} {name}": json.dumps(text, ensure_ascii=False)
+        for owner, env in tables
+        for name, text in sorted(env.items())
+    }
 
 
 def list_access(team: Team) -> list[str]:
-    """The access lists as lines."""
+    """The access lists as lines, and each agent that may call everything."""
     rows = []
-    for name, table in sorted(team.definition.access.items()):
-        for verb, entries in (("is called by", table.receive), ("calls", table.send)):
-            if entries is not None:
-                rows.append(f"{name} {verb} {', '.join(entries) or 'nobody'}")
+    tables = team.definition.access
+    for name in sorted({*team.agent_names, *tables}):
+        table = tables.get(name) or AccessTable()
+        if table.receive is not None:
+            rows.append(f"{name} is called by {', '.join(table.receive) or 'nobody'}")
+        if table.send is not None:
+            rows.append(f"{name} calls {', '.join(table.send) or 'nobody'}")
+        elif name in team.agent_names:
+            rows.append(f"{name} calls everything")
     return rows
 
 

@@ -160,6 +160,9 @@ class SearchHistory:
         self._book = ExperienceBook()
         self.wishes = WishBook()
         self._store: HistoryStore | None = None
+        self._find_store: Callable[[], HistoryStore] | None = None
+        self.why_off = "this process keeps none"
+        """Why no calls leave records."""
         self._hashes: Hashes | None = None
         self._callers = Callers(_UNKEYED)
         self._searches: OrderedDict[int, deque[_Search]] = OrderedDict()
@@ -202,12 +205,16 @@ class SearchHistory:
         Raises StateError.
         """
         self._store, self._hashes, self._subscribe = store, hashes, subscribe
-        self._callers = Callers(hashes)
+        self._callers, self.wishes.policy = Callers(hashes), wishes
         for record in store.read():
             self._stored.add(record.id)
             self._drop(self._book.put(record))
         self._read_at = self._clock()
         self.wishes.open(store.read_wishes(), wishes)
+
+    def stay_off(self, find_store: Callable[[], HistoryStore], why: str) -> None:
+        """Keep nothing; ``find_store`` gives what was kept before, which is read only to forget it."""
+        self._find_store, self.why_off = find_store, why
 
     # searches
 
@@ -360,16 +367,25 @@ class SearchHistory:
             self.wishes.fulfil(search.id)
 
     def rate(
-        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = ""
+        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = "", agent: str = ""
     ) -> SkillKey | None:
-        """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
+        """Keep what a person says of the newest call of a skill by this caller; None if there is none.
+
+        ``agent`` leaves only calls of the agent of this name; it may be gone.
+        """
         if self._hashes is None:
             return None
         self.catch_up()
-        caller = self._callers.hash(principal)
+        caller, entry = self._callers.hash(principal), self._find_named(agent) if agent else None
+        place = None if entry is None else (entry.source, name_agent(entry.name, entry.id))
+
+        def is_meant(key: SkillKey) -> bool:
+            is_agent = key.agent == agent if place is None else (key.source, key.agent) == place
+            return key.skill == skill and (not agent or is_agent)
+
         for record in reversed(self._book.list_all()):
             is_named = search_id in ("", record.id[: 2 * _SEARCH_ID_BYTES])
-            if is_named and record.caller == caller and record.key.skill == skill:
+            if is_named and record.caller == caller and is_meant(record.key):
                 self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
                 return record.key
         return None
@@ -382,7 +398,10 @@ class SearchHistory:
         return self._book.list_all()
 
     async def forget(self) -> int:
-        """Remove all records and wishes; returns how many there were."""
+        """Remove all records and wishes, also while the history is off; returns how many there were.
+
+        Raises StateError.
+        """
         async with self._storing:
             await self._flush()  # the number has also what is not written yet
             for searches in (self._searches, self._searches_of_members):
@@ -393,7 +412,13 @@ class SearchHistory:
             self._dropped.clear()
             self._book.clear()
             self.wishes.clear()
-            return 0 if self._store is None else await asyncio.to_thread(self._store.forget, self._clock())
+            return await asyncio.to_thread(self._forget_stored)
+
+    def _forget_stored(self) -> int:
+        store = self._store
+        if store is None and self._find_store is not None:
+            store = self._find_store()
+        return 0 if store is None else store.forget(self._clock())
 
     async def flush(self) -> None:
         """Write what changed; what cannot be written stays for the next time."""
@@ -401,7 +426,7 @@ class SearchHistory:
             await self._flush()
 
     async def read_others(self) -> None:
-        """Read the records of other hubs on the same database."""
+        """Read the records and wishes of other hubs on the same database."""
         async with self._storing:
             await self._read_others()
 
@@ -434,6 +459,7 @@ class SearchHistory:
         try:
             forgotten_at = await asyncio.to_thread(self._store.forgotten_at)
             records = await asyncio.to_thread(self._store.read, self._read_at - _OVERLAP_S)
+            wishes = await asyncio.to_thread(self._store.read_wishes) if self.wishes.policy != "off" else ()
         except StateError as error:
             _log.warning("history not read", error=error.message)
             return
@@ -447,7 +473,7 @@ class SearchHistory:
                 # it may have been written after the other hub removed everything
                 self._stored.discard(record.id)
                 self._dropped.add(record.id)
-        self.wishes.clear_until(forgotten_at)
+        self.wishes.read_others(wishes, forgotten_at)
         for record in records:
             if (
                 record.at > forgotten_at
