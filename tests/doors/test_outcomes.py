@@ -19,6 +19,7 @@ from retinue.mesh.history.search_history import EndedCall, SearchHistory
 from retinue.settings_tables import ExamTable, HistoryTable
 from retinue.storage.state import State
 from retinue.testing import ScriptedModel
+from retinue.web.issued_tokens import TokenFile
 from tests.doors.office import Office
 from tests.doors.test_policies import write_policies
 from tests.doors.test_think_choice import FINDS, WARM, make_met, make_writer, start
@@ -93,6 +94,59 @@ async def test_each_outcome_of_a_call_is_kept_and_the_tool_rate_call_changes_it(
         rated = await client.call_tool("rate_call", {"skill": "book_trip", "verdict": "bad"})
     assert not rated.is_error, texts(rated)
     assert (await caller.verdicts())["book_trip"] == {"refused": 1, "bad": 1}
+
+
+async def test_a_rating_that_names_an_agent_is_for_the_newest_call_of_that_agent(
+    system: System, wire: Wire
+) -> None:
+    north, south = Agent("north", version="1.0.0"), Agent("south", version="1.0.0")
+    for agent in (north, south):
+        agent.skill("plan_route", description="Plans a journey by train", read_only=True)(make_answer())
+        await system.start_agent(agent)
+    caller = Caller(system, await system.start_hub(), wire)
+
+    async def verdicts() -> dict[str, Mapping[str, int]]:
+        return {row["agent"]: row["verdicts"] for row in (await caller.get("show_history"))["skills"]}
+
+    for name in ("north", "south"):
+        await caller.get("find_skills", QUERY)
+        called = {"skill": "plan_route", "arguments": {"text": "Rome"}, "agent": name}
+        assert await caller.get("call_skill", called) == "Rome"
+    rating = {"skill": "plan_route", "verdict": "bad"}
+    assert (await caller.get("rate_call", {**rating, "agent": "north"}))["agent"] == "north"
+    assert await verdicts() == {"north": {"bad": 1}, "south": {"done": 1}}
+    refused = await caller.get("rate_call", {**rating, "agent": "east"})
+    assert "no call of plan_route of east by you" in str(refused)
+    refused = await caller.get("rate_call", {**rating, "agent": "e" * 100_000})
+    assert len(str(refused)) < 2_000
+    assert await verdicts() == {"north": {"bad": 1}, "south": {"done": 1}}
+    good = {"skill": "plan_route", "verdict": "good"}
+    assert (await caller.get("rate_call", {**good, "agent": "south@1.0.0"}))["agent"] == "south"
+    assert await verdicts() == {"north": {"bad": 1}, "south": {"good": 1}}
+
+
+async def test_a_caller_of_exposed_skills_rates_its_own_calls_and_those_of_nobody_else(
+    system: System, wire: Wire
+) -> None:
+    caller = await open_caller(system, wire)
+    tokens = TokenFile(system.state.keys)
+    _, guest = tokens.issue(("exposed",), name="guest")
+    _, other = tokens.issue(("exposed",), name="other")
+
+    async def ask(token: str, skill: str, arguments: Any) -> Any:
+        reply = await wire.call(caller.hub.url, skill, arguments, authorization=f"Bearer {token}")
+        return reply.json.get("result", reply.json.get("error"))
+
+    await ask(guest, "find_skills", QUERY)
+    assert await ask(guest, "book_trip", {"place": "Rome"}) == "at Rome"
+    assert await caller.verdicts() == {"book_trip": {"done": 1}}
+    rating = {"skill": "book_trip", "verdict": "bad"}
+    assert "no call of book_trip by you" in str(await ask(other, "rate_call", rating))
+    assert await caller.verdicts() == {"book_trip": {"done": 1}}
+    assert (await ask(guest, "rate_call", rating))["verdict"] == "bad"
+    assert await caller.verdicts() == {"book_trip": {"bad": 1}}
+    for skill in ("show_history", "forget_history", "list_wishes"):
+        assert "skill_not_offered" in str(await ask(guest, skill, {})), skill
 
 
 HOSTILE_RATINGS: tuple[tuple[Any, str], ...] = (
@@ -219,7 +273,8 @@ async def test_with_everything_off_nothing_is_stored(retinue_home: Path, wire: W
     async with open_system(State(retinue_home), **off) as system:
         caller = await open_caller(system, wire, dashboard=True)
         reply = await caller.get("find_skills", {**QUERY, "why": "routes", "detailed": True})
-        assert not {"search", "learned"} & {*reply}
+        assert "search" not in reply
+        assert {row["history"] for row in reply["learned"]} == {0.0}
         assert "exam" not in str(reply["why"])
         call = {"skill": "plan_route", "arguments": {"place": "Rome"}, "search": "0123456789"}
         assert await caller.get("call_skill", call) == "to Rome"
@@ -283,7 +338,7 @@ async def test_the_dashboard_says_in_words_why_a_skill_has_its_place(system: Sys
     assert "behind a skill without calls whose card fits better" in page
     page = await read("money back for the late parcel")
     assert "earlier calls; what came of similar requests is +" in page
-    assert "the score is that of its card, because no call of it counts yet" in page
+    assert "for its card; no call of it counts yet" in page
     history.explored = 1.0
     assert "it has the first place in this hour because it fits equally" in await read(text)
 

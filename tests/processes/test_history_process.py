@@ -63,7 +63,9 @@ def test_a_person_finds_calls_and_rates_and_the_copy_of_the_state_knows_it(
             (row,) = ask("history")["skills"]
             assert (row["skill"], row["verdicts"]) == ("plan_route", {"done": 1})
             assert ask("history", "--bad", "plan_route")["verdict"] == "bad"
-            assert ask("history", "--good", "plan_route")["verdict"] == "good"
+            named = ("history", "--good", "plan_route", "--agent")
+            assert run_command(*named, "hotels-agent", cwd=tmp_path).returncode == 2
+            assert ask(*named, "routes-agent")["verdict"] == "good"
             assert run_command("history", "--good", "book_hotel", cwd=tmp_path).returncode == 2
             assert "for 1.0 earlier calls" in explain()
         retinue("backup", str(copy), cwd=tmp_path)

@@ -41,10 +41,12 @@ def write_team(tmp_path: Path) -> WriteTeam:
         code: str = "agent = 1\n",
         imports: Mapping[str, object] | None = None,
         agent: str | None = None,
+        data: int = 1,
     ) -> Path:
         folder = tmp_path / f"{name}-{version}"
         (folder / "agents" / "word").mkdir(parents=True, exist_ok=True)
-        text = DEFINITION.format(version=version).replace('"words"', f'"{name}"') + more
+        form = "" if data == 1 else f"data = {data}\n"
+        text = form + DEFINITION.format(version=version).replace('"words"', f'"{name}"') + more
         (folder / "team.toml").write_text(text)
         (folder / "agents" / "word" / "agent.py").write_text(code)
         (folder / LOCK_FILE).unlink(missing_ok=True)

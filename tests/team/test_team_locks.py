@@ -96,7 +96,7 @@ async def test_missing_programs_are_named_before_anything_is_fetched(
     packed = await teams.pack(folder, registry=None, output=None)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(InvalidSettingError, match="missing programs: npm, node"):
-        await teams.up(packed.team.digest, UpOptions(is_agreed=True), lambda _: False, print)
+        await teams.up(packed.team.digest, UpOptions(), lambda _: pytest.fail("asked"), print)
     assert not TeamStore(state).has("words", packed.team.digest)
     (folder / "agents" / "word" / "pyproject.toml").write_text('[project]\ndependencies = ["httpx"]\n')
     with pytest.raises(

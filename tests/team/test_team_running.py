@@ -152,7 +152,7 @@ async def test_back_checks_what_up_checks_and_makes_environments(
     team = await install(teams, state, write_team())
     environments.clear()
     with pytest.raises(StateError, match="no hub in this test"):
-        await teams.back("words", print)
+        await teams.back("words", UpOptions(), print)
     assert environments == [team.digest]
 
     store = TeamStore(state)
@@ -161,20 +161,20 @@ async def test_back_checks_what_up_checks_and_makes_environments(
     file.chmod(0o600)
     file.write_bytes(b"agent = 2\n")
     with pytest.raises(TeamRefusedError, match=r"agents/word/agent\.py is not as it was packed"):
-        await teams.back("words", print)
+        await teams.back("words", UpOptions(), print)
     file.write_bytes(content)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retinue.runtime.commands.teams.acceptance.version_of", lambda _: "0.0.0")
         with pytest.raises(TeamRefusedError, match=r"requires Retinue >=0\.0\.1; this is 0\.0\.0"):
-            await teams.back("words", print)
+            await teams.back("words", UpOptions(), print)
 
     running = TeamRow("words", team.digest)
     assert teams.find_signer_problem(running) == ""
     shutil.rmtree(state.keys)  # the key that signed it is no longer one of this state
     assert "which is not trusted" in teams.find_signer_problem(running)
     with pytest.raises(TeamRefusedError) as caught:
-        await teams.back("words", print)
+        await teams.back("words", UpOptions(), print)
     assert caught.value.reason == "key_unknown"
 
 

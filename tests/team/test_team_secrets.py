@@ -101,6 +101,20 @@ async def test_values_come_from_a_file_the_environment_or_systemd_in_this_order(
     assert [values[name] for name in names] == ["of the file", "of the environment", "of systemd"]
 
 
+async def test_a_rotated_credential_of_systemd_replaces_the_value_that_is_kept(
+    words: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "KEY").write_text("rotated\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    monkeypatch.delenv("KEY")
+    await words.up(words.old)
+    assert words.read_keys() == {"1.0.0": "rotated"}
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    await words.up(words.old)
+    assert words.read_keys() == {"1.0.0": "rotated"}, "what is kept counts where nothing else says it"
+
+
 async def test_a_digest_keeps_its_secrets_while_another_one_starts_with_new_values(words: Words) -> None:
     assert words.read_keys() == {"1.0.0": "one"}
     await words.up(words.new)

@@ -25,17 +25,20 @@ _ROWS = 100
 def add_history_skills(agent: Agent, history: SearchHistory) -> None:
     """Add ``rate_call``, ``show_history``, ``forget_history`` and ``list_wishes`` to the hub's agent."""
 
-    @agent.skill(listed=False, idempotent=True)
+    @agent.skill(expose=True, listed=False, idempotent=True)
     async def rate_call(
         skill: Annotated[str, Field(description="Id of the skill that was called")],
         verdict: Literal["good", "bad"],
         ctx: Context,
         search: Annotated[str, Field(description="Id of the search that led to the call")] = "",
+        agent: Annotated[str, Field(description="The agent that was called; default: any")] = "",
     ) -> Json:
         """Says whether the caller's last call of a skill, found by words, was what it asked for."""
-        key = history.rate(ctx.principal, skill, is_good=verdict == "good", search_id=search)
+        is_good = verdict == "good"
+        key = history.rate(ctx.principal, skill, is_good=is_good, search_id=search, agent=agent)
         if key is None:
-            problem = f"no call of {skill[:100]} by you that a search by words led to"
+            what = f"{skill[:100]} of {agent[:100]}" if agent else skill[:100]
+            problem = f"no call of {what} by you that a search by words led to"
             error = InvalidParametersError([Problem("skill", problem)])
             find = "find the skill with find_skills and call it, then rate it"
             error.remedy = find if history.is_on else f"no history here: {history.why_off}"

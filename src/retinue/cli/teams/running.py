@@ -81,6 +81,10 @@ def up(
 
     if (reference is None) == (back is None):
         raise click.UsageError("name a REF, or a team with --back")
+    if back is not None:
+        for name, is_given in (("--yes", is_agreed), ("--downgrade", downgrade)):
+            if is_given:
+                raise click.UsageError(f"{name} does not go with --back: it starts what ran here before")
     options = UpOptions(is_agreed, downgrade, secrets_file, RolloutOptions(steps, hold, drain))
     hub_options = {"--host": host, "--port": port, "--processes": processes}
     hub_arguments = [
@@ -222,7 +226,7 @@ async def _up(
     async with open_teams(session.settings, session.state, hub_arguments) as teams:
         if back is not None:
             with working("starting") as echo:
-                return await teams.back(back, echo)
+                return await teams.back(back, options, echo)
         return await teams.up(reference or "", options, ask_person, note)
 
 

@@ -279,20 +279,41 @@ class SearchHistory:
         self._watch()
         return search.id
 
-    def note_run(self, principal: Principal, text: str, run_id: str, *, only_roles: bool = False) -> None:
+    def note_run(
+        self,
+        principal: Principal,
+        text: str,
+        run_id: str,
+        *,
+        only_roles: bool = False,
+        wish: str | None = None,
+    ) -> None:
         """Remember the prompt of a run, whose steps choose agents for it; a known run stays as it is.
 
-        With ``only_roles`` only the calls of skills with a role belong to it.
+        With ``only_roles`` only the calls of skills with a role belong to it. ``wish`` is the id of the
+        prompt as a wish, which ends with a call of the run.
         """
         if self._hashes is None or not (stems := self._hashes.of_request(text)):
             return
         if run_id in self._runs:  # a caller may name the run of another one as its own
             return
-        search = _Search(_make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
+        search = _Search(wish or _make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
         search.starter = self._callers.hash(principal)
         self._runs[run_id] = search
         trim(self._runs, _MAX_RUNS)
         self._watch()
+
+    def note_wish(self, principal: Principal, text: str) -> str | None:
+        """Remember a request that no skill serves, and return its id; None while the history is off."""
+        if self._hashes is None or not (stems := self._hashes.of_request(text)):
+            return None
+        wish = _make_id()
+        self.wishes.note(wish, self._clock(), stems, self._callers.hash(principal), text)
+        return wish
+
+    def end_wish(self, wish: str) -> None:
+        """Forget a wish that something has served."""
+        self.wishes.fulfil(wish)
 
     def expect(self, trace_id: str, skill: str, search_id: str) -> None:
         """Remember that a call of this trace names its search."""
@@ -346,16 +367,25 @@ class SearchHistory:
             self.wishes.fulfil(search.id)
 
     def rate(
-        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = ""
+        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = "", agent: str = ""
     ) -> SkillKey | None:
-        """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
+        """Keep what a person says of the newest call of a skill by this caller; None if there is none.
+
+        ``agent`` leaves only calls of the agent of this name; it may be gone.
+        """
         if self._hashes is None:
             return None
         self.catch_up()
-        caller = self._callers.hash(principal)
+        caller, entry = self._callers.hash(principal), self._find_named(agent) if agent else None
+        place = None if entry is None else (entry.source, name_agent(entry.name, entry.id))
+
+        def is_meant(key: SkillKey) -> bool:
+            is_agent = key.agent == agent if place is None else (key.source, key.agent) == place
+            return key.skill == skill and (not agent or is_agent)
+
         for record in reversed(self._book.list_all()):
             is_named = search_id in ("", record.id[: 2 * _SEARCH_ID_BYTES])
-            if is_named and record.caller == caller and record.key.skill == skill:
+            if is_named and record.caller == caller and is_meant(record.key):
                 self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
                 return record.key
         return None

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import semver
 import structlog
 
 from retinue.core.call import Call, Outcome, Principal, TraceContext, TraceExtension, new_id
@@ -25,6 +24,7 @@ from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
 from retinue.mesh.entry import Entry
 from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.runtime.teams.comparison import DigestFigures, find_worse
+from retinue.runtime.teams.offers import check_card, offers_locked_tools
 from retinue.runtime.teams.programs import child_name, list_targets, read_installed
 from retinue.runtime.teams.rollout import Stage, StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
@@ -158,32 +158,14 @@ class RolloutStages:
         if entry is None or entry.health not in ("healthy", "degraded"):
             return False
         record = await self.mesh.open_record(entry)
-        offered = set() if record is None else {skill.id for skill in record.skills}
-        tools = team.lock.imports[name].tools if name in team.lock.imports else ()
-        locked = {tool.id for tool in tools}
-        if locked and (more := sorted(offered - locked)):
-            problem = f"the import {name} offers {more[0]}, which its lock does not have"
-            raise TeamRefusedError("tools_differ", self.name, problem, remedy="lock it again: retinue lock")
-        return locked <= offered
+        return offers_locked_tools(
+            team, name, () if record is None else (skill.id for skill in record.skills)
+        )
 
     async def _compare_cards(self, team: Team) -> None:
-        locked_agents = {locked.name: locked for locked in team.lock.agents.values() if locked.skills}
         for entry in self._members(team.digest):
-            record, locked = await self.mesh.open_record(entry), locked_agents.get(entry.name)
-            if record is None or locked is None:
-                continue
-            offered = {
-                skill.id: (skill.input_schema, skill.output_schema)
-                for skill in record.skills
-                if skill.visibility != "private"
-            }
-            packed = {skill.id: (skill.input_schema, skill.output_schema) for skill in locked.skills}
-            differing = sorted(name for name in {*offered, *packed} if offered.get(name) != packed.get(name))
-            if differing:
-                problem = f"{entry.name} offers another {differing[0]} than its lock"
-                raise TeamRefusedError(
-                    "tools_differ", self.name, problem, remedy="lock it again: retinue lock"
-                )
+            if (record := await self.mesh.open_record(entry)) is not None:
+                check_card(team, entry.name, record.skills)
 
     async def _check(self, stored: StoredRollout) -> None:
         """The calls and the workflow of ``[check]``, with the new digest."""
@@ -330,18 +312,14 @@ class RolloutStages:
         draining = replace(stored.enter("drain", self.now()), figures=self._render_figures(stored))
 
         def change(row: TeamRow) -> TeamRow:
-            return replace(
-                row,
-                active=stored.new,
-                version=stored.version,
-                since=datetime.now(UTC).isoformat(timespec="seconds"),
+            serving = row.serving(
+                stored.new,
+                stored.version,
                 reference=stored.reference,
                 signer=stored.signer,
-                highest=max(row.highest or stored.version, stored.version, key=semver.Version.parse),
-                before=stored.old,
-                failed={},
-                rollout=draining.as_json(),
+                data=read_installed(self.store, self.name, stored.new).definition.data,
             )
+            return replace(serving, rollout=draining.as_json())
 
         self._change(stored, change)
 

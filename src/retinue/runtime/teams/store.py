@@ -14,10 +14,9 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ from filelock import FileLock, Timeout
 
 from retinue.core.errors import BusyError, RetinueError, StateDamagedError
 from retinue.core.text import hide_always, hide_tokens
+from retinue.runtime.teams.row import TeamRow as TeamRow
+from retinue.runtime.teams.row import read_clock as read_clock
 from retinue.runtime.teams.staging import INCOMING, Staging, staging
 from retinue.storage.files import (
     hold_lock,
@@ -54,48 +55,6 @@ _LOCK_WITHIN_S = 0.2
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
-class TeamRow:
-    """What the state knows of a team. Digests are ``sha256:…``; ``active`` is None for one that is down.
-
-    ``highest`` is the highest version that was accepted, ``failed`` the last digest that did not serve.
-    """
-
-    name: str
-    active: str | None = None
-    version: str = ""
-    since: str = ""
-    reference: str = ""
-    signer: str = ""
-    highest: str = ""
-    before: str | None = None
-    failed: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """The version of each digest whose files are kept."""
-    signers: Mapping[str, str] = field(default_factory=dict)
-    names: Sequence[str] = ()
-    """Its agents and imports as ``NAME@TEAM``, also those of a digest that is started now."""
-    undo: Mapping[str, Any] | None = None
-    """The row before the command that changes the team now; {} for none, None where no command does."""
-    rollout: Mapping[str, Any] = field(default_factory=dict)
-    """Which digest replaces which (`rollout.StoredRollout`); {} where none does."""
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    """The id of the file with the secrets of each digest, see `TeamStore.keep_secrets`."""
-    is_unscheduled: bool = False
-    """Whether the digest serves, and its schedules are still to be added."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no command is about to change the team, and none was killed while it did."""
-        return self.undo is None
-
-    def settled(self) -> TeamRow | None:
-        """The row; that before the command, where one changes it; None where there was none before."""
-        if self.undo is None:
-            return self
-        return TeamRow(**self.undo) if self.undo else None
-
-
 class TeamStore:
     """The teams of one state folder."""
 
@@ -107,6 +66,11 @@ class TeamStore:
     def home(self) -> Path:
         """The state folder."""
         return self._state.root
+
+    @property
+    def registry(self) -> Path:
+        """The registry of the state, in which the agents of teams publish their cards."""
+        return self._state.registry
 
     @property
     def environments(self) -> Path:
@@ -161,7 +125,7 @@ class TeamStore:
         try:
             yield
         except BaseException as error:
-            self._put_back(row.name, error.message if isinstance(error, RetinueError) else str(error))
+            self._put_back(row.name, _describe(error))
             raise
 
     def settle(self, row: TeamRow, names: Iterable[str]) -> None:
@@ -252,10 +216,14 @@ class TeamStore:
 
     def data_folder(self, name: str) -> Path:
         """The folder in which the programs of a team keep their files; created if missing."""
-        folder = self.root / name / "data"
+        folder = self.find_data_folder(name)
         with storage_errors(folder):
             make_folder(folder)
         return folder
+
+    def find_data_folder(self, name: str) -> Path:
+        """The folder of `data_folder`, which may be missing."""
+        return self.root / name / "data"
 
     def staging(self, name: str, digest: str) -> AbstractContextManager[Staging]:
         """Takes the files of a digest, and removes them unless they are published; see `Staging`."""
@@ -273,8 +241,7 @@ class TeamStore:
 
     def keep_only(self, row: TeamRow) -> TeamRow:
         """The row without old digests, whose files are removed; active, before and the newest stay."""
-        rolled = (row.rollout.get("old"), row.rollout.get("new"))
-        kept = {digest for digest in (row.active, row.before, *rolled) if digest is not None}
+        kept = {*row.digests}
         for digest in reversed(list(row.versions)):
             if len(kept) < KEPT_DIGESTS:
                 kept.add(digest)
@@ -286,6 +253,7 @@ class TeamStore:
             versions={digest: version for digest, version in row.versions.items() if digest in kept},
             signers={digest: signer for digest, signer in row.signers.items() if digest in kept},
             secrets={digest: file for digest, file in row.secrets.items() if digest in kept},
+            references={digest: text for digest, text in row.references.items() if digest in kept},
         )
 
     def read_secrets(self, row: TeamRow, digest: str) -> dict[str, str]:
@@ -329,8 +297,7 @@ class TeamStore:
         folder = self.root / row.name
         unused = {*folder.glob(_SECRETS_OF.format("*")), folder / _FORMER_SECRETS}
         unused -= {self._secrets_file(row.name, file) for file in row.secrets.values()}
-        digests = {row.active, row.before, row.rollout.get("old"), row.rollout.get("new")} - {None}
-        if digests and digests <= row.secrets.keys():
+        if row.digests and row.digests <= row.secrets.keys():
             unused.add(folder / _SECRETS)
         with storage_errors(folder):
             for path in unused:
@@ -355,9 +322,11 @@ class TeamStore:
             self.root.mkdir(mode=0o700, exist_ok=True)
 
 
-def read_clock() -> str:
-    """The time as rows have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _describe(error: BaseException) -> str:
+    """Why a command has ended, for people."""
+    if isinstance(error, RetinueError):
+        return error.message
+    return str(error) or (type(error).__name__ if isinstance(error, Exception) else "its command was stopped")
 
 
 def _read_object(path: Path) -> dict[str, Any]:

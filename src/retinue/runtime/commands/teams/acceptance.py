@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from importlib.metadata import version as version_of
 from importlib.util import find_spec
+from pathlib import Path
 
 import semver
 
@@ -43,13 +44,15 @@ def check_requires(team: Team) -> None:
         )
 
 
-def check_data(team: Team, active: Team | None) -> None:
-    """Raise TeamRefusedError for a team that reads the data of the running one in another form."""
-    if active is not None and team.definition.data < active.definition.data:
-        problem = (
-            f"its data has form {team.definition.data}, that of the running one {active.definition.data}"
-        )
-        remedy = "stop the team, and move its data folder away: retinue down"
+def check_data(team: Team, form: int, *, is_down: bool, folder: Path) -> None:
+    """Raise TeamRefusedError for a team that reads data of a newer form than its own.
+
+    ``form`` is that of the digest that runs or that has run last, and ``folder`` has its data.
+    """
+    if team.definition.data < form:
+        last = "the one before" if is_down else "the running one"
+        problem = f"its data has form {team.definition.data}, that of {last} {form}"
+        remedy = f"move {folder} away" if is_down else f"stop the team (retinue down), and move {folder} away"
         raise TeamRefusedError("data", team.name, problem, remedy=remedy)
 
 

@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import semver
-
-from retinue.core.errors import InvalidSettingError, TeamRefusedError
+from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.hub_start import ensure_hub
 from retinue.runtime.commands.teams.acceptance import (
@@ -53,7 +51,7 @@ from retinue.runtime.teams.programs import (
     read_installed,
 )
 from retinue.runtime.teams.schedules import list_schedule_names, remove_schedules, renew_schedules
-from retinue.runtime.teams.store import TeamRow, read_clock
+from retinue.runtime.teams.store import TeamRow
 from retinue.settings import Settings
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
@@ -109,14 +107,7 @@ class TeamCommands(TeamViews):
 
         Raises TeamRefusedError, InvalidSettingError for missing secrets and programs, BusyError.
         """
-        if os.environ.get(HUB_VARIABLE):
-            problem = "teams run on the hub of this state"
-            raise InvalidSettingError(HUB_VARIABLE, problem, remedy=f"unset {HUB_VARIABLE}")
-        if self._hub_arguments and (hub := self._state.read_hub()) is not None:
-            remedy = "leave these options out, or end that hub first"
-            raise InvalidSettingError(
-                self._hub_arguments[0], f"a hub already runs at {hub.url}", remedy=remedy
-            )
+        self._check_hub()
         reference = parse_team_reference(text)
         if options.is_agreed and not reference.is_pinned:
             raise InvalidSettingError(
@@ -150,27 +141,14 @@ class TeamCommands(TeamViews):
             if not is_agreed:
                 active = self._read_active(row)
                 change = [] if active is None else await describe_change(self._store, active, pulled)
-                is_agreed = ask(describe_consent(team, signer, change))
+                is_agreed = ask(describe_consent(team, signer, change, await pulled.pull_documents()))
             if not is_agreed:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             if row.active is not None:
                 await self._ask_for_rollout(row, team, values, signer, options.rollout, reference, echo)
                 return None
-            started = replace(
-                row,
-                active=team.digest,
-                version=team.version,
-                since=read_clock(),
-                reference=reference,
-                signer=signer,
-                highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
-                before=row.active or row.before,
-                failed={},
-                versions={**row.versions, team.digest: team.version},
-                signers={**row.signers, team.digest: signer},
-            )
-            return await self._switch(row, started, team, values, echo)
+            return await self._switch(row, team, values, signer, reference, echo)
 
     async def _renew_secrets(
         self, row: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
@@ -200,52 +178,51 @@ class TeamCommands(TeamViews):
             self._store.change_row(team.name, lambda current: replace(current, names=row.names, undo=None))
         return StartedTeam(team, len(secrets), checks)
 
-    async def back(self, name: str, echo: Echo) -> StartedTeam:
+    async def back(self, name: str, options: UpOptions, echo: Echo) -> StartedTeam:
         """Start the digest that ran before, whose files are here, with the checks of ``up``.
 
+        Without options of the rollout all calls move over at once.
         Raises TeamRefusedError, InvalidSettingError for missing secrets and programs, BusyError.
         """
+        self._check_hub()
+        self._store.mend()
+        team = self._read_before(self._store.read_rows().get(name, TeamRow(name)))
+        await wait_for_drain(self._store, self._state, team, options.rollout, echo)
         with self._store.changing(name) as row:
-            digest = row.before
-            if digest is None or not self._store.has(name, digest):
-                remedy = "name a digest: retinue up REF@sha256:…"
-                raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
-            team = read_installed(self._store, name, digest)
+            team = self._read_before(row)
             signer = verify_signature(self._store, team, self._trusted_keys()).owner
             await asyncio.to_thread(check_files, self._store, team)
-            check_requires(team)
-            check_data(team, self._read_active(row))
-            check_programs(team)
-            values = find_secrets(self._store, row, team, None)
+            self._check_here(team, row)
+            values = find_secrets(self._store, row, team, options.secrets_file)
             check_import_names(team, self._settings, self._state)
-            refuse_other_rollout(row, digest)
+            refuse_other_rollout(row, team.digest)
             if find_open_rollout(row) is not None:
                 return await self._follow(row, team, echo)
             with self._store.starting(row, team.claims):
                 await self._check_mesh(team)
                 await asyncio.to_thread(make_environments, self._store, team, os.environ)
+                reference = row.find_reference(team.digest)
                 if row.active is None:
-                    started = replace(
-                        row,
-                        active=digest,
-                        version=team.version,
-                        since=read_clock(),
-                        signer=signer,
-                        before=None,
-                        failed={},
-                    )
-                    return await self._switch(row, started, team, values, echo)
-                at_once = RolloutOptions(steps=(100,), hold_s=0.0)
-                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference, echo)
+                    return await self._switch(row, team, values, signer, reference, echo)
+                rollout = options.rollout
+                if rollout.steps is None:
+                    hold_s = 0.0 if rollout.hold_s is None else rollout.hold_s
+                    rollout = replace(rollout, steps=(100,), hold_s=hold_s)
+                await self._ask_for_rollout(row, team, values, signer, rollout, reference, echo)
         return await self._follow(row, team, echo)
+
+    def _read_before(self, row: TeamRow) -> Team:
+        if row.before is None or not self._store.has(row.name, row.before):
+            remedy = "name a digest: retinue up REF@sha256:…"
+            raise TeamRefusedError("not_a_team", row.name, "no digest ran before this one", remedy=remedy)
+        return read_installed(self._store, row.name, row.before)
 
     def down(self, name: str) -> TeamRow:
         """Stop the programs of a team; its files and data stay. Raises InvalidSettingError, BusyError."""
         former = self._store.read_rows().get(name)
         with self._store.changing(name) as row:
             if row.active is not None:
-                stopped = replace(row, active=None, before=row.active, names=(), rollout={})
-                self._store.write_row(replace(stopped, is_unscheduled=False))
+                self._store.write_row(row.down())
                 return row
             if former is not None and former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
@@ -270,9 +247,39 @@ class TeamCommands(TeamViews):
         signer = pulled.verify(self._trusted_keys()).owner
         if not options.downgrade:
             check_version(team, row)
-        check_requires(team)
-        check_data(team, self._read_active(row))
+        self._check_here(team, row)
         return signer
+
+    def _check_here(self, team: Team, row: TeamRow) -> None:
+        """Raise TeamRefusedError unless a team fits this state, InvalidSettingError for missing programs."""
+        check_requires(team)
+        folder = self._store.find_data_folder(team.name)
+        check_data(team, self._find_data_form(row, folder), is_down=row.active is None, folder=folder)
+        check_programs(team)
+
+    def _find_data_form(self, row: TeamRow, folder: Path) -> int:
+        """The form of the data of the digest that runs, or has run last; 0 where its data was moved away."""
+        if (active := self._read_active(row)) is not None:
+            return active.definition.data
+        if row.active is None and not folder.exists():
+            return 0
+        if row.data or row.before is None:
+            return row.data
+        try:  # an earlier Retinue wrote the row
+            return read_installed(self._store, row.name, row.before).definition.data
+        except RetinueError:
+            return 0
+
+    def _check_hub(self) -> None:
+        """Raise InvalidSettingError where this command cannot start or use the hub as it is told to."""
+        if os.environ.get(HUB_VARIABLE):
+            problem = "teams run on the hub of this state"
+            raise InvalidSettingError(HUB_VARIABLE, problem, remedy=f"unset {HUB_VARIABLE}")
+        if self._hub_arguments and (hub := self._state.read_hub()) is not None:
+            remedy = "leave these options out, or end that hub first"
+            raise InvalidSettingError(
+                self._hub_arguments[0], f"a hub already runs at {hub.url}", remedy=remedy
+            )
 
     async def _ensure_hub(self) -> str:
         return await ensure_hub(self._state, self._http, self._hub_arguments, logs=self._settings.logs)
@@ -285,7 +292,6 @@ class TeamCommands(TeamViews):
 
     async def _install(self, pulled: PulledTeam, team: Team, echo: Echo, *, is_running: bool = False) -> None:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""
-        check_programs(team)
         if not self._store.has(team.name, team.digest):
             await unpack(self._store, pulled)
             echo(f"files unpacked: {len(team.files)}")
@@ -334,7 +340,13 @@ class TeamCommands(TeamViews):
         return StartedTeam(team, programs, checks, before=row.active)
 
     async def _switch(
-        self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
+        self,
+        row: TeamRow,
+        team: Team,
+        values: Mapping[str, str],
+        signer: str,
+        reference: str,
+        echo: Echo,
     ) -> StartedTeam:
         """Check the imports of a digest, let the hub run it, and check it.
 
@@ -343,6 +355,8 @@ class TeamCommands(TeamViews):
         check_installed_policies(self._store, team)
         await check_imports(self._store, team, values)
         kept = self._store.keep_secrets(team.name, values)
+        data = team.definition.data
+        started = row.serving(team.digest, team.version, reference=reference, signer=signer, data=data)
         started = replace(started, secrets={**row.secrets, team.digest: kept})
         unsettled = self._store.read_rows()[team.name]
         self._store.write_row(replace(started, names=unsettled.names, undo=unsettled.undo))

@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from retinue.cards.pallet_card import parse_card
 from retinue.client.hub_skills import read_agents
 from retinue.client.mesh_client import MeshClient
-from retinue.core.errors import RetinueError, TeamRefusedError
+from retinue.core.errors import ReferenceNotFoundError, RetinueError, TeamRefusedError
 from retinue.mesh.directory.rollouts import mark_of
+from retinue.oci.codec.reference import parse_reference
+from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.commands.client import RunFollower
 from retinue.runtime.commands.teams.names import PAGE, find_mark
+from retinue.runtime.teams.offers import check_card, offers_locked_tools
 from retinue.runtime.teams.programs import child_name, list_targets
 from retinue.runtime.teams.store import TeamStore
 from retinue.team.package import Team
@@ -25,10 +29,11 @@ _POLL_S = 0.1
 async def wait_until_ready(
     store: TeamStore, team: Team, client: MeshClient, secrets: Mapping[str, str] | None = None
 ) -> int:
-    """Wait until each program answers and the hub lists it; returns how many programs there are.
+    """Wait until each program answers and the hub lists it as it was packed; returns how many there are.
 
     ``secrets`` has the id of the values with which a child must run, by name of the child.
-    Raises TeamRefusedError with the first program that failed, or that is not there in time.
+    Raises TeamRefusedError with the first program that failed, that is not as it was locked, or that is not
+    there in time.
     """
     deadline = time.monotonic() + READY_WITHIN_S
     children = [child_name(team, target) for target in list_targets(team)]
@@ -44,7 +49,7 @@ async def wait_until_ready(
         if failed:
             raise TeamRefusedError("check_failed", team.name, failed[0][1])
         if not waiting:
-            missing = await _find_missing(client, names, team)
+            missing = await _find_missing(store, client, names, team)
             if not missing:
                 return programs
             waiting = missing
@@ -59,24 +64,44 @@ def _runs(news: Mapping[str, Any], secrets: str | None) -> bool:
     return bool(news.get("url")) and (secrets is None or news.get("secrets") == secrets)
 
 
-async def _find_missing(client: MeshClient, names: set[str], team: Team) -> list[str]:
+async def _find_missing(store: TeamStore, client: MeshClient, names: set[str], team: Team) -> list[str]:
     """The agents that the hub does not list as available, and the imports that do not offer their tools.
 
-    What is of another digest or team does not count.
+    What is of another digest or team does not count. Raises TeamRefusedError for what is not as locked.
     """
     reply = await read_agents(client.get, {"limit": PAGE})
     live = [row for row in reply["agents"] if row.get("status") != "unavailable"]
     own = [row for row in live if find_mark(row) == mark_of(team.digest)]
     rows = {row["name"].partition("@")[0]: row for row in own}
     waiting = [name for name in team.definition.imports if not _is_connected(team, name, rows.get(name, {}))]
-    return [*sorted(names - rows.keys()), *waiting]
+    missing = [*sorted(names - rows.keys()), *waiting]
+    return missing or await _compare_cards(LayoutRegistry(store.registry), names, rows, team)
+
+
+async def _compare_cards(
+    registry: LayoutRegistry, names: set[str], rows: Mapping[str, Mapping[str, Any]], team: Team
+) -> list[str]:
+    """The agents whose card is not in the registry now; raises TeamRefusedError for a card that differs.
+
+    The rows of the hub would not do, because policies may hide skills from the person.
+    """
+    gone = []
+    for name in sorted(names):
+        reference = str(rows[name]["reference"])
+        try:
+            artifact = await registry.pull(parse_reference(reference))
+        except ReferenceNotFoundError:
+            gone.append(name)
+            continue
+        check_card(team, name, parse_card(artifact.content, reference=reference).skills)
+    return gone
 
 
 def _is_connected(team: Team, name: str, row: Mapping[str, Any]) -> bool:
     """Whether the row of an import has its locked tools; without locked ones, any tool or a good health."""
     offered = {*row.get("skills", ())}
-    locked = {tool.id for tool in team.lock.imports[name].tools} if name in team.lock.imports else set()
-    return locked <= offered and (bool(offered) or row.get("health") == "available")
+    is_whole = offers_locked_tools(team, name, offered)
+    return is_whole and (bool(offered) or row.get("health") == "available")
 
 
 async def pass_check(team: Team, client: MeshClient, echo: Callable[[str], None]) -> int:

@@ -15,15 +15,15 @@ from retinue.team.package import Team
 def find_secrets(store: TeamStore, row: TeamRow, team: Team, file: Path | None) -> dict[str, str]:
     """The values of all declared secrets. Raises InvalidSettingError with all missing names.
 
-    A value that the command does not get is that of the digest that runs, or ran before.
+    A value that the command gets wins: of the file, of its environment, of a credential of systemd, in this
+    order. Others are those of the digest that runs, or ran before.
     """
     known = [digest for digest in (row.active, row.before, team.digest) if digest is not None]
-    places: list[Mapping[str, str]] = [os.environ]
-    places += [store.read_secrets(row, digest) for digest in known]
-    if file is not None:
-        places.insert(0, read_secrets_file(file))
+    places: list[Mapping[str, str]] = [] if file is None else [read_secrets_file(file)]
+    places.append(os.environ)
     if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
         places.append(read_credentials(Path(folder), team.definition.secrets))
+    places += [store.read_secrets(row, digest) for digest in known]
     values: dict[str, str] = {}
     for name in team.definition.secrets:
         if (value := next((place[name] for place in places if place.get(name)), None)) is not None:
