@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.mesh.observing.call_metrics import MAX_SERIES
 from retinue.mesh.observing.metrics import OTHER, Figures, Histogram
-from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.board import Board, create_board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import send_json
 from retinue.runtime.hub_processes.other_figures import OtherFigures, render_figures
@@ -97,10 +97,10 @@ class Hub:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     async with AsyncExitStack() as stack:
-        board = Board(tmp_path / "board", NUMBER, 2)
+        board = Board(create_board(tmp_path), NUMBER, 2)
         stack.callback(board.close)
         follower = Follower(board)
-        place = HubPlace(0, 2, tmp_path, "hub-1", 0, 0)
+        place = HubPlace(0, 2, tmp_path, "hub-1", 0, 0, 0)
         inner = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         inner.bind(place.socket_of(NUMBER))
         inner.listen()
