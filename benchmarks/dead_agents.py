@@ -19,6 +19,7 @@ import uvloop
 from benchmarks.figures import Figure
 from retinue.core.record import Candidate, Health, Listing
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.kept_stats import keep_stats
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.health.probe_sharing import ProbeSharing
@@ -65,7 +66,7 @@ async def run() -> tuple[float, float]:
         probes = CountedProbes("here")
         upkeep = BackgroundTasks(
             directory,
-            AgentStatsTable(),
+            keep_stats(directory, AgentStatsTable()),
             http,
             refresh_s=DirectoryTable().refresh_s,
             probe_timeout_s=2.0,

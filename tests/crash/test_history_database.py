@@ -18,6 +18,7 @@ from retinue.mesh.history.search_history import SearchHistory
 from retinue.storage.history_store import ServerDatabase, SqlHistory
 from retinue.storage.receipt_store import ReceiptClaims
 from tests.crash.postgres import Postgres
+from tests.processes.commands import run_command
 from tests.processes.running import execute, program, wait_until
 
 ANNA = Principal("token:anna", "token", frozenset({"mesh", "exposed"}))
@@ -40,17 +41,24 @@ async def test_what_one_hub_writes_the_other_reads_and_what_one_forgets_the_othe
         hub.open(store, Hashes(b"k"), "text", lambda: None)
         hubs.append((hub, store))
     (first, first_store), (second, second_store) = hubs
+    wish = Wish("w1", 100.0, (1,), 2, "a taxi")
     first_store.write([RECORD], [])
-    first_store.write_wishes([Wish("w1", 100.0, (1,), 2, "a taxi")], [])
+    first_store.write_wishes([wish], [])
     await second.read_others()
     assert second.list_records() == (RECORD,)
-    assert [wish.text for wish in second_store.read_wishes()] == ["a taxi"]
+    assert second.wishes.list_all() == (wish,)
+    first_store.write_wishes([], [wish.id])
+    await second.read_others()
+    assert second.wishes.list_all() == (), "it came true at the other hub"
+    first_store.write_wishes([wish], [])
+    await second.read_others()
     assert second.learn_for(ANNA, "a plan") is not None
     now = 300.0
     assert await first.forget() == 2
     await second.read_others()
     assert second.list_records() == ()
     assert second_store.read_wishes() == []
+    assert second.wishes.list_all() == ()
 
 
 def test_a_database_that_does_not_answer_is_a_typed_error() -> None:
@@ -82,6 +90,31 @@ def plan_route(place: str) -> str:
     return f"to {place}"
 """
 QUERY = {"query": "plan a journey by train", "detailed": True}
+
+
+def test_a_command_without_a_hub_forgets_what_hubs_keep_on_a_server_and_says_who_has_it(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    url = postgres.create_database()
+    store = SqlHistory(ServerDatabase(url))
+    store.write([RECORD], [])
+    store.write_wishes([Wish("w1", 100.0, (1,), 2, "a taxi")], [])
+    for keep, because in (
+        ("true", "hubs keep the history in the database; ask one of them"),
+        ("false", "history.keep is false"),
+    ):
+        environment = {
+            "RETINUE_HOME": str(tmp_path / "state"),
+            "RETINUE_DATABASE": url,
+            "RETINUE_HISTORY__KEEP": keep,
+        }
+        for command in ("history", "wishes"):
+            told = run_command(command, cwd=tmp_path, environment=environment)
+            assert because in told.stderr, told
+        assert len(store.read()) == 1
+    told = run_command("history", "--forget", cwd=tmp_path, environment=environment)
+    assert "2 records forgotten" in told.stderr
+    assert (store.read(), store.read_wishes()) == ([], [])
 
 
 def find(url: str, token: str) -> Any:

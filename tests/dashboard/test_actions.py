@@ -14,6 +14,7 @@ from retinue.authoring.agent import Agent
 from retinue.core.call import Answer
 from retinue.dashboard import run_pages
 from retinue.dashboard.figures import measure
+from retinue.mesh.directory.directory import Directory
 from retinue.oci.registry import publish_card
 from retinue.storage.state import State
 from tests.dashboard.site import OWN, Site
@@ -98,11 +99,35 @@ async def test_a_person_rates_a_call_that_a_search_led_to(site: Site) -> None:
     await site.read("/ui/agents?q=orders+tea", token)
     assert b"Wrong" in (await site.submit(ORDER, {}, token, **OWN)).body
     site.hub.mesh.events.flush()
-    assert b"Rated." in (await site.submit(ORDER, {"action": "bad"}, token, **OWN)).body
+    rated = await site.submit(ORDER, {"action": "bad"}, token, **OWN)
+    assert b"Rated the call of shop-agent." in rated.body
     assert site.called == ["order"]
     page = (await site.read("/ui/agents?q=orders+tea", token)).body
     assert b"earlier calls" in page
     assert b"no call of restock" in (await site.submit(RESTOCK, {"action": "good"}, token, **OWN)).body
+
+
+async def test_a_thumb_on_the_page_of_an_agent_rates_this_agent(site: Site) -> None:
+    other = Agent("tea-house", version="1.0.0")
+
+    @other.skill(expose=True)
+    async def order() -> str:
+        """Orders tea."""
+        return "the house has tea"
+
+    await site.system.start_agent(other)
+    await site.hub.process.get(Directory).refresh()
+    token = site.token("mesh", name="ada")
+    house = ORDER.replace("shop-agent", "tea-house")
+    for page in (ORDER, house):
+        await site.read("/ui/agents?q=orders+tea", token)
+        assert b"Wrong" in (await site.submit(page, {}, token, **OWN)).body
+    site.hub.mesh.events.flush()
+    rated = await site.submit(ORDER, {"action": "bad"}, token, **OWN)
+    reply = await site.wire.call(site.hub.url, "show_history", {}, authorization=site.system.token)
+    verdicts = {row["agent"]: row["verdicts"] for row in reply.result["skills"]}
+    assert verdicts == {"shop-agent": {"bad": 1}, "tea-house": {"done": 1}}
+    assert b"Rated the call of shop-agent." in rated.body
 
 
 @pytest.mark.parametrize("kind", ["exposed", "of other agents"])

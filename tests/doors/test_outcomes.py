@@ -19,6 +19,7 @@ from retinue.mesh.history.search_history import EndedCall, SearchHistory
 from retinue.settings_tables import ExamTable, HistoryTable
 from retinue.storage.state import State
 from retinue.testing import ScriptedModel
+from retinue.web.issued_tokens import TokenFile
 from tests.doors.office import Office
 from tests.doors.test_policies import write_policies
 from tests.doors.test_think_choice import FINDS, WARM, make_met, make_writer, start
@@ -95,6 +96,59 @@ async def test_each_outcome_of_a_call_is_kept_and_the_tool_rate_call_changes_it(
     assert (await caller.verdicts())["book_trip"] == {"refused": 1, "bad": 1}
 
 
+async def test_a_rating_that_names_an_agent_is_for_the_newest_call_of_that_agent(
+    system: System, wire: Wire
+) -> None:
+    north, south = Agent("north", version="1.0.0"), Agent("south", version="1.0.0")
+    for agent in (north, south):
+        agent.skill("plan_route", description="Plans a journey by train", read_only=True)(make_answer())
+        await system.start_agent(agent)
+    caller = Caller(system, await system.start_hub(), wire)
+
+    async def verdicts() -> dict[str, Mapping[str, int]]:
+        return {row["agent"]: row["verdicts"] for row in (await caller.get("show_history"))["skills"]}
+
+    for name in ("north", "south"):
+        await caller.get("find_skills", QUERY)
+        called = {"skill": "plan_route", "arguments": {"text": "Rome"}, "agent": name}
+        assert await caller.get("call_skill", called) == "Rome"
+    rating = {"skill": "plan_route", "verdict": "bad"}
+    assert (await caller.get("rate_call", {**rating, "agent": "north"}))["agent"] == "north"
+    assert await verdicts() == {"north": {"bad": 1}, "south": {"done": 1}}
+    refused = await caller.get("rate_call", {**rating, "agent": "east"})
+    assert "no call of plan_route of east by you" in str(refused)
+    refused = await caller.get("rate_call", {**rating, "agent": "e" * 100_000})
+    assert len(str(refused)) < 2_000
+    assert await verdicts() == {"north": {"bad": 1}, "south": {"done": 1}}
+    good = {"skill": "plan_route", "verdict": "good"}
+    assert (await caller.get("rate_call", {**good, "agent": "south@1.0.0"}))["agent"] == "south"
+    assert await verdicts() == {"north": {"bad": 1}, "south": {"good": 1}}
+
+
+async def test_a_caller_of_exposed_skills_rates_its_own_calls_and_those_of_nobody_else(
+    system: System, wire: Wire
+) -> None:
+    caller = await open_caller(system, wire)
+    tokens = TokenFile(system.state.keys)
+    _, guest = tokens.issue(("exposed",), name="guest")
+    _, other = tokens.issue(("exposed",), name="other")
+
+    async def ask(token: str, skill: str, arguments: Any) -> Any:
+        reply = await wire.call(caller.hub.url, skill, arguments, authorization=f"Bearer {token}")
+        return reply.json.get("result", reply.json.get("error"))
+
+    await ask(guest, "find_skills", QUERY)
+    assert await ask(guest, "book_trip", {"place": "Rome"}) == "at Rome"
+    assert await caller.verdicts() == {"book_trip": {"done": 1}}
+    rating = {"skill": "book_trip", "verdict": "bad"}
+    assert "no call of book_trip by you" in str(await ask(other, "rate_call", rating))
+    assert await caller.verdicts() == {"book_trip": {"done": 1}}
+    assert (await ask(guest, "rate_call", rating))["verdict"] == "bad"
+    assert await caller.verdicts() == {"book_trip": {"bad": 1}}
+    for skill in ("show_history", "forget_history", "list_wishes"):
+        assert "skill_not_offered" in str(await ask(guest, skill, {})), skill
+
+
 HOSTILE_RATINGS: tuple[tuple[Any, str], ...] = (
     ({"skill": "plan_route", "verdict": "good", "search": "0123456789"}, "no call of plan_route by you"),
     ({"skill": "plan_route", "verdict": "good", "search": "x" * 100_000}, "no call of plan_route by you"),
@@ -161,6 +215,29 @@ async def test_each_way_of_choosing_by_words_leaves_what_came_of_it(office: Offi
     assert take("Count the stars") == [], "a skill that the workflow names"
 
 
+async def test_a_workflow_puts_nothing_into_the_mouth_of_a_person_who_searched_before(
+    office: Office,
+) -> None:
+    await start(office, make_met(), make_writer())
+    history, hashes = office.hub.process.get(SearchHistory), Hashes(office.system.state.mesh_key())
+    step: dict[str, Any] = {"id": "a", "skill": "weather", "with": {"city": "Rome"}}
+    search = {"id": "s", "skill": "find_skills", "with": {"query": "a city in summer weather"}}
+    folder = office.system.state.root / "workflows"
+    folder.mkdir(exist_ok=True)
+    (folder / "fixed.json").write_bytes(orjson.dumps({"name": "fixed", "steps": [step]}))
+    (folder / "searching.json").write_bytes(orjson.dumps({"name": "searching", "steps": [search, step]}))
+    assert (await office.get("find_skills", {"query": "weather of a city"}))["skills"]
+    begun = await office.get("start_run", {"workflow": "fixed", "input": {}})
+    assert (await office.follow(begun["run"]))["status"] == "done"
+    assert [*history.list_records()] == []
+    begun = await office.get("start_run", {"workflow": "searching", "input": {}})
+    assert (await office.follow(begun["run"]))["status"] == "done"
+    (record,) = history.list_records()
+    assert record.stems == hashes.of_request("a city in summer weather"), "the search of the run"
+    await office.get("weather", {"city": "Rome"})
+    assert len({one.stems for one in history.list_records()}) == 2, "the person's own call"
+
+
 async def test_a_required_exam_leaves_agents_out_of_each_choice_and_of_no_list(office: Office) -> None:
     model = ScriptedModel("by the model", repeats=True)
     await start(office, make_met(), make_writer(), model)
@@ -205,8 +282,15 @@ async def test_with_everything_off_nothing_is_stored(retinue_home: Path, wire: W
             await caller.get("rate_call", {"skill": "plan_route", "verdict": "good"})
         )
         assert await caller.verdicts() == {}
-        assert (await caller.get("show_history"))["kept"] is False
-        assert await caller.get("list_wishes") == {"kept": "off", "wishes": [], "more": 0}
+        because = "history.keep is false"
+        shown = await caller.get("show_history")
+        assert (shown["kept"], shown["because"]) == (False, because)
+        assert await caller.get("list_wishes") == {
+            "kept": "off",
+            "because": because,
+            "wishes": [],
+            "more": 0,
+        }
         assert await caller.get("forget_history") == {"forgotten": 0}
         assert "exam" not in await caller.get("show_agent", {"name": "routes"})
         history = caller.hub.process.get(SearchHistory)

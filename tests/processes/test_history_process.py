@@ -63,7 +63,9 @@ def test_a_person_finds_calls_and_rates_and_the_copy_of_the_state_knows_it(
             (row,) = ask("history")["skills"]
             assert (row["skill"], row["verdicts"]) == ("plan_route", {"done": 1})
             assert ask("history", "--bad", "plan_route")["verdict"] == "bad"
-            assert ask("history", "--good", "plan_route")["verdict"] == "good"
+            named = ("history", "--good", "plan_route", "--agent")
+            assert run_command(*named, "hotels-agent", cwd=tmp_path).returncode == 2
+            assert ask(*named, "routes-agent")["verdict"] == "good"
             assert run_command("history", "--good", "book_hotel", cwd=tmp_path).returncode == 2
             assert "for 1.0 earlier calls" in explain()
         retinue("backup", str(copy), cwd=tmp_path)
@@ -74,3 +76,17 @@ def test_a_person_finds_calls_and_rates_and_the_copy_of_the_state_knows_it(
             assert "earlier calls" not in explain(at_copy)
             assert ask("history", environment=at_copy)["skills"] == []
     assert ask("history")["skills"][0]["verdicts"] == {"good": 1}, "the command reads the state"
+    own = {"RETINUE_DATABASE": f"sqlite:///{tmp_path}/runs.db"}
+    assert ask("history", environment=own)["skills"][0]["verdicts"] == {"good": 1}, "the file is its own"
+    off = {"RETINUE_HISTORY__KEEP": "false"}
+    for command, what in (("history", "no history here"), ("wishes", "no wishes here")):
+        told = run_command(command, cwd=tmp_path, environment=off).stderr
+        assert f"{what}: history.keep is false" in told
+    no_wishes = {"RETINUE_HISTORY__WISHES": "off"}
+    told = run_command("wishes", cwd=tmp_path, environment=no_wishes).stderr
+    assert "no wishes here: history.wishes is off" in told
+    rated = run_command("history", "--good", "plan_route", cwd=tmp_path, environment=off)
+    assert "history.keep is false" in rated.stderr
+    told = run_command("history", "--forget", cwd=tmp_path, environment=off).stderr
+    assert "1 records forgotten" in told
+    assert ask("history")["skills"] == []

@@ -21,7 +21,7 @@ from retinue.runtime.teams.programs import import_table, variables_of
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
-from retinue.team.consent import Consent, list_programs
+from retinue.team.consent import Consent, list_env, list_programs
 from retinue.team.definition import TeamImport, parse_definition
 from retinue.team.layout_file import LayoutFile
 from retinue.team.signature import SIGNATURE_TYPE, signature_tag
@@ -290,4 +290,5 @@ async def test_the_program_of_an_import_is_a_plain_name_and_the_consent_shows_it
     table = TeamImport(pypi="pets==1.0.0", bin="python", args=("-c", "x"), env={"KEY": "v"})
     definition = team.definition.model_copy(update={"imports": {"pets": table}})
     shown = list_programs(replace(team, definition=definition))[-1]
-    assert shown.endswith('program python args ["-c", "x"] env ["KEY"]')
+    assert shown.endswith('program python args ["-c", "x"]')
+    assert list_env(replace(team, definition=definition)) == {"pets KEY": '"v"'}

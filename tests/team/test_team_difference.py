@@ -63,10 +63,14 @@ def content(
         },
         "prompts/editor.md": {"name": "editor"},
     }
+    parsed = parse_definition(definition.encode())
     lock = TeamLock.model_validate(
-        {"schema": 1, "agents": agents, "licences": {path: licences} if licences else {}}
+        {
+            **{"schema": 1, "agents": agents, "imports": {key: {} for key in parsed.imports}},
+            "licences": {path: licences} if licences else {},
+        }
     )
-    package = pack_team(parse_definition(definition.encode()), lock, files)
+    package = pack_team(parsed, lock, files)
     manifest = parse_manifest(package.manifest_bytes, where="x")
     config = package.blobs[manifest.config.digest]
     team = open_team(manifest, config, digest=package.digest, where="x")

@@ -37,6 +37,7 @@ from tests.team.conftest import WriteTeam
 
 WAIT_S = 60.0
 ROOT = Path(__file__).resolve().parents[2]
+LOCK = "locks/told/pylock.toml"
 
 
 @dataclass
@@ -82,7 +83,9 @@ async def hub(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     log = tmp_path / "log"
 
     def command(*_: object) -> Sequence[str]:
-        return sys.executable, "-m", "tests.team.import_server", str(log)
+        begin = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[1:] = [{str(log)!r}]"
+        run = "runpy.run_module('tests.team.import_server', run_name='__main__', alter_sys=True)"
+        return sys.executable, "-c", f"{begin}; {run}"
 
     monkeypatch.setattr("retinue.runtime.teams.programs.import_command", command)
     monkeypatch.setattr("retinue.runtime.imports.connections.LOOK_S", 0.02)
@@ -101,16 +104,17 @@ async def hub(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def install(teams: TeamCommands, state: State, write_team: WriteTeam) -> Callable[..., object]:
     async def pack(version: str, *, name: str = "words", tool: str = "") -> Team:
-        env = f'{{ VERSION = "{name} {version}", TOOL = "{tool}", PYTHONPATH = "{ROOT}" }}'
+        env = f'{{ VERSION = "{name} {version}", TOOL = "{tool}" }}'
         more = f'[imports.told]\npypi = "told==1.0.0"\nenv = {env}\n'
         tools = [{"id": tool} for tool in ("tell", *filter(None, [tool]))]
-        folder = write_team(
-            version, name=name, more=more, imports={"told": {"lock": "pylock", "tools": tools}}
-        )
+        folder = write_team(version, name=name, more=more)
+        (folder / LOCK).parent.mkdir(parents=True)
+        (folder / LOCK).write_bytes(b"")
+        write_team(version, name=name, more=more, imports={"told": {"lock": LOCK, "tools": tools}})
         team = (await teams.pack(folder, registry=None, output=None)).team
         pulled = await teams.pull(team.digest)
         config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
-        TeamStore(state).install(team.name, team.digest, {CONFIG: config, "files/pylock": b""})
+        TeamStore(state).install(team.name, team.digest, {CONFIG: config, f"files/{LOCK}": b""})
         return team
 
     return pack

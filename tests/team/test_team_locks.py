@@ -154,7 +154,12 @@ async def test_an_import_whose_lock_lies_is_refused_before_anything_is_installed
 async def test_missing_programs_are_named_before_anything_is_fetched(
     teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_team(more='[imports.files]\nnpm = "server@1.2.3"\n', imports={"files": {}})
+    more = '[imports.files]\nnpm = "server@1.2.3"\n'
+    folder = write_team(more=more)
+    (folder / "locks" / "files").mkdir(parents=True)
+    (folder / "locks" / "files" / "package.json").write_text("{}")
+    (folder / "locks" / "files" / "package-lock.json").write_bytes(package_lock())
+    write_team(more=more, imports={"files": {"lock": "locks/files/package-lock.json"}})
     packed = await teams.pack(folder, registry=None, output=None)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(InvalidSettingError, match="missing programs: npm, node"):

@@ -90,6 +90,11 @@ class Context:
         return self._call.idempotency_key
 
     @property
+    def run_step(self) -> str | None:
+        """The step of a run that makes this call, as ``RUN/PATH``, if this process runs it; else None."""
+        return self._call.run_step
+
+    @property
     def deadline(self) -> float | None:
         """When the caller stops waiting, as a time of the event loop; None = the endpoint's default."""
         return self._call.deadline

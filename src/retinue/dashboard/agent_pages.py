@@ -137,7 +137,8 @@ class AgentPages:
                 arguments = call.arguments
                 result, question = await self._answer(call, entries)
             elif action in ("good", "bad"):
-                rated = await self._hub.act(principal, "rate_call", {"skill": skill_id, "verdict": action})
+                rating = {"skill": skill_id, "verdict": action, "agent": name}
+                rated = await self._hub.act(principal, "rate_call", rating)
             else:
                 # the form that was sent, and not the one that is asked for
                 form = as_json if WHOLE in entries else fields

@@ -14,7 +14,7 @@ from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers
 from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.search_history import SearchHistory
+from retinue.mesh.history.search_history import SearchHistory, find_run_id
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.agents import AgentSearch
@@ -111,7 +111,8 @@ def add_query_skill(
         )
         if query.type == "specific":
             able = _list_able(directory, answers, ctx.principal, access)
-            history.note_search(ctx.principal, " ".join(query.capabilities), able)
+            run = find_run_id(ctx.run_step)
+            history.note_search(ctx.principal, " ".join(query.capabilities), able, run=run)
         return answers.as_json()
 
 

@@ -12,6 +12,7 @@ from retinue.core.call import EXAM, Call, Outcome, Principal, new_id
 from retinue.core.record import HUB_NAME, Listing
 from retinue.core.usage import amount_of
 from retinue.mesh.exams import ExamQuestion, ExamResult, digest_of, has_shape, judge, list_questions
+from retinue.mesh.guard.call_marks import mark_exam
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.call_figures import AGENT_FAILURES
 
@@ -121,7 +122,7 @@ class Examiner:
     async def _ask(self, question: ExamQuestion, listing: Listing, name: str) -> Outcome:
         limits = self._limits
         reserved = self.money.reserve(limits.dollars)
-        trace = new_trace().with_allowance(Allowance.of(None, reserved))
+        trace = mark_exam(new_trace().with_allowance(Allowance.of(None, reserved)))
         call = Call(
             id=new_id(),
             skill=question.skill,

@@ -25,19 +25,23 @@ _ROWS = 100
 def add_history_skills(agent: Agent, history: SearchHistory) -> None:
     """Add ``rate_call``, ``show_history``, ``forget_history`` and ``list_wishes`` to the hub's agent."""
 
-    @agent.skill(listed=False, idempotent=True)
+    @agent.skill(expose=True, listed=False, idempotent=True)
     async def rate_call(
         skill: Annotated[str, Field(description="Id of the skill that was called")],
         verdict: Literal["good", "bad"],
         ctx: Context,
         search: Annotated[str, Field(description="Id of the search that led to the call")] = "",
+        agent: Annotated[str, Field(description="The agent that was called; default: any")] = "",
     ) -> Json:
         """Says whether the caller's last call of a skill, found by words, was what it asked for."""
-        key = history.rate(ctx.principal, skill, is_good=verdict == "good", search_id=search)
+        is_good = verdict == "good"
+        key = history.rate(ctx.principal, skill, is_good=is_good, search_id=search, agent=agent)
         if key is None:
-            problem = f"no call of {skill[:100]} by you that a search by words led to"
+            what = f"{skill[:100]} of {agent[:100]}" if agent else skill[:100]
+            problem = f"no call of {what} by you that a search by words led to"
             error = InvalidParametersError([Problem("skill", problem)])
-            error.remedy = "find the skill with find_skills and call it, then rate it"
+            find = "find the skill with find_skills and call it, then rate it"
+            error.remedy = find if history.is_on else f"no history here: {history.why_off}"
             raise error
         return {"agent": key.agent, "skill": key.skill, "verdict": verdict}
 
@@ -63,11 +67,12 @@ def add_history_skills(agent: Agent, history: SearchHistory) -> None:
             }
             for key, found in sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
         ]
-        return {"kept": history.is_on, "skills": rows[:limit], "more": max(0, len(rows) - limit)}
+        because = {} if history.is_on else {"because": history.why_off}
+        return {"kept": history.is_on, **because, "skills": rows[:limit], "more": max(0, len(rows) - limit)}
 
     @agent.skill(listed=False, destructive=True)
     async def forget_history(ctx: Context) -> Json:
-        """Removes the whole history and all wishes; the ranking is that of the cards again."""
+        """Removes the whole history and all wishes; results of exams and receipts stay."""
         _check_owner(ctx.principal)
         return {"forgotten": await history.forget()}
 
@@ -89,7 +94,9 @@ def add_history_skills(agent: Agent, history: SearchHistory) -> None:
             for cluster in clusters[:limit]
         ]
         policy = history.wishes.policy if history.is_on else "off"
-        return {"kept": policy, "wishes": rows, "more": max(0, len(clusters) - limit)}
+        why_off = "history.wishes is off" if history.is_on else history.why_off
+        because = {"because": why_off} if policy == "off" else {}
+        return {"kept": policy, **because, "wishes": rows, "more": max(0, len(clusters) - limit)}
 
 
 def _check_owner(principal: Principal) -> None:

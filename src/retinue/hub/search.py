@@ -22,7 +22,7 @@ from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import folder_of, version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
-from retinue.mesh.history.search_history import SearchHistory
+from retinue.mesh.history.search_history import SearchHistory, find_run_id
 from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
@@ -100,7 +100,8 @@ def add_search_skills(
         if query.strip() and skill is None:
             is_wish = not offers or not reply.get("fit", {}).get("likely", True)
             listed = [(entry, offer.id) for entry, offer in offers[:limit] if isinstance(entry, Entry)]
-            search_id = history.note_search(ctx.principal, query, listed, is_wish=is_wish)
+            run = find_run_id(ctx.run_step)
+            search_id = history.note_search(ctx.principal, query, listed, is_wish=is_wish, run=run)
             reply |= {"search": search_id} if search_id is not None and listed else {}
         learned = reply.pop("learned", ())
         if learned and detailed:

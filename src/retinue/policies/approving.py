@@ -10,6 +10,8 @@ place of a limit, and a call that a limit refuses uses no yes.
 
 The person behind the call is asked itself where all policies that ask name ``caller`` as an approver and its
 token has the scope ``approves``. A task of A2A waits for an answer from anywhere.
+
+A call of an exam asks nobody and uses no yes: nobody wants its result, and the yes is for another call.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from retinue.core.errors import (
 from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall, PolicyLimits
+from retinue.mesh.guard.call_marks import is_of_exam
 from retinue.mesh.idempotency import read_answer
 
 if TYPE_CHECKING:  # the engine of policies, which guards do not need
@@ -128,8 +131,10 @@ class CallQuestion:
     ) -> ApprovedCall:
         """Use the yes of a person for one call, which its limits count.
 
-        Raises ApprovalNeededError without an answer, PolicyDeniedError after a no, and BusyError.
+        Raises ApprovalNeededError without an answer, PolicyDeniedError after a no and in exams, BusyError.
         """
+        if is_of_exam(self.call):
+            raise self._refuse_exam()
         store = await open_approvals()
         if self.run_step:
             return await self._use_in_run(store, limits)
@@ -191,6 +196,14 @@ class CallQuestion:
             policies=self.names,
             remedy=f"let a person run: retinue approvals approve {approval.id}; {then}",
             step=self.run_step,
+        )
+
+    def _refuse_exam(self) -> PolicyDeniedError:
+        asking = "a guard" if isinstance(self.policies[0], AskingGuard) else "a policy"
+        return PolicyDeniedError(
+            f"{asking} asks a person about {self.what}, and an exam asks nobody: {self.request.reason}",
+            policies=self.names,
+            remedy="permit the caller exam this skill, or leave the agent unexamined",
         )
 
     def _deny(self, approval: Approval, remedy: str) -> PolicyDeniedError:

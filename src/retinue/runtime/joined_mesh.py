@@ -35,6 +35,7 @@ from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.kept_stats import keep_stats
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.directory.sources import Source
@@ -111,7 +112,7 @@ class JoinedMesh:
         lookup = LocalFirst(directory, peers.remote)
         by_messages = LazyMessageInvoker(peers)
         lookup.add_protocol(PROTOCOL, InteractiveInvoker(peers.mcp_client, by_messages))
-        agent_stats = AgentStatsTable()
+        agent_stats = keep_stats(directory, AgentStatsTable())
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
             "mesh",

@@ -26,6 +26,7 @@ from retinue.hub.orchestration.agent_list import SpendingOf
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.mesh.admission import Admission, NoteInFlight, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.kept_stats import keep_stats
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.directory.routing import make_strategy
@@ -405,7 +406,7 @@ def make_dispatcher(
     limits = ProcessLimits(
         limit_settings(settings.limits), take_rate=chains.take_rate, note_in_flight=chains.note_in_flight
     )
-    agent_stats = AgentStatsTable()
+    agent_stats = keep_stats(directory, AgentStatsTable())
     return Dispatcher(
         agent=HUB_NAME,
         lookup=lookup,

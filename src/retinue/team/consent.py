@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from retinue.settings_tables import AccessTable
 from retinue.team.definition import TeamImport
 from retinue.team.package import Team
 from retinue.team.vendored import describe_vendored
@@ -25,6 +26,8 @@ class Consent:
     hosts: tuple[str, ...]
     secrets: tuple[tuple[str, str, tuple[str, ...]], ...]
     """Name, text for the person, and who gets the value."""
+    env: tuple[str, ...]
+    """The variables that the team sets for its agents, imports and models, with their values."""
     access: tuple[str, ...]
     models: tuple[str, ...]
     policies: tuple[str, ...]
@@ -48,6 +51,7 @@ class Consent:
             "secrets": [
                 {"name": name, "text": text, "receivers": list(users)} for name, text, users in self.secrets
             ],
+            "env": list(self.env),
             "access": list(self.access),
             "models": list(self.models),
             "policies": list(self.policies),
@@ -71,6 +75,7 @@ class Consent:
             ("runs", self.programs),
             ("hosts", self.hosts),
             ("models", self.models),
+            ("env", self.env),
             ("access", self.access),
             ("policies", self.policies),
             ("schedules", self.schedules),
@@ -97,6 +102,7 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         tuple(list_programs(team)),
         tuple(list_hosts(team)),
         tuple((name, text, tuple(users.get(name, ()))) for name, text in sorted(definition.secrets.items())),
+        tuple(f"{name}={value}" for name, value in list_env(team).items()),
         tuple(list_access(team)),
         tuple(list_models(team)),
         tuple(f"{path} (binds this team only)" for path in team.policies),
@@ -131,7 +137,7 @@ def list_programs(team: Team) -> list[str]:
 def _describe_command(table: TeamImport) -> str:
     program = f" program {table.bin}" if table.bin else ""
     args = f" args {json.dumps(table.args)}" if table.args else ""
-    return program + args + (f" env {json.dumps(sorted(table.env))}" if table.env else "")
+    return program + args
 
 
 def list_hosts(team: Team) -> list[str]:
@@ -143,13 +149,33 @@ def list_hosts(team: Team) -> list[str]:
     return sorted({urlsplit(address).netloc for address in addresses})
 
 
+def list_env(team: Team) -> dict[str, str]:
+    """The variables that the team sets for its programs, as JSON texts by program and name."""
+    definition = team.definition
+    tables = [
+        *((team.lock.agents[agent.target].name, agent.env) for agent in definition.agents),
+        *((name, table.env) for name, table in sorted(definition.imports.items())),
+        *((name, table.env) for name, table in sorted(definition.llm.items())),
+    ]
+    return {
+        f"{owner} {name}": json.dumps(text, ensure_ascii=False)
+        for owner, env in tables
+        for name, text in sorted(env.items())
+    }
+
+
 def list_access(team: Team) -> list[str]:
-    """The access lists as lines."""
+    """The access lists as lines, and each agent that may call everything."""
     rows = []
-    for name, table in sorted(team.definition.access.items()):
-        for verb, entries in (("is called by", table.receive), ("calls", table.send)):
-            if entries is not None:
-                rows.append(f"{name} {verb} {', '.join(entries) or 'nobody'}")
+    tables = team.definition.access
+    for name in sorted({*team.agent_names, *tables}):
+        table = tables.get(name) or AccessTable()
+        if table.receive is not None:
+            rows.append(f"{name} is called by {', '.join(table.receive) or 'nobody'}")
+        if table.send is not None:
+            rows.append(f"{name} calls {', '.join(table.send) or 'nobody'}")
+        elif name in team.agent_names:
+            rows.append(f"{name} calls everything")
     return rows
 
 

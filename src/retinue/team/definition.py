@@ -7,13 +7,26 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-import semver
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.json_values import name_shape
 from retinue.core.text import suggest
 from retinue.settings_tables import AccessTable, LlmTable
+from retinue.team.fields import (
+    INSTALLED,
+    Env,
+    Glob,
+    Name,
+    Port,
+    Requirement,
+    Secret,
+    TeamName,
+    TeamPath,
+    Version,
+    check_env,
+    check_variable,
+)
 from retinue.team.files import find_path_problem
 
 FILE = "team.toml"
@@ -41,8 +54,6 @@ OF_THE_MACHINE = frozenset(
 )
 """Tables of ``retinue.toml`` that belong to the machine, so that a team never changes them."""
 
-_NAME = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NPM = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*@\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?")
@@ -50,42 +61,6 @@ _PYPI = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?==[0-9][
 
 DATA = "DATA"
 """``${DATA}`` stands for the folder in which the team keeps its files on this machine."""
-
-
-def _check_path(path: str) -> str:
-    if problem := find_path_problem(path):
-        raise ValueError(f"the path {problem}; write a path below the folder of team.toml")
-    return path
-
-
-def _check_glob(glob: str) -> str:
-    if not glob.strip("/") or glob.startswith("/") or {"..", "."} & {*glob.split("/")} or "**" in glob:
-        raise ValueError("a glob names files below the folder of team.toml; write such as workflows/*.yaml")
-    return glob
-
-
-def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name) or len(name) > 64:
-        raise ValueError("a name has lower-case letters and digits, separated by - . or _, such as editorial")
-    return name
-
-
-def _check_version(version: str) -> str:
-    # "+" is part of no tag of a registry
-    if not semver.Version.is_valid(version) or "+" in version or len(version) > 100:
-        raise ValueError("a version is that of semver.org without +, such as 1.4.0 or 1.4.0-rc.1")
-    return version
-
-
-def _check_variable(name: str) -> str:
-    if not _VARIABLE.fullmatch(name):
-        raise ValueError("the name of a secret is that of an environment variable, such as PETS_API_KEY")
-    return name
-
-
-TeamPath = Annotated[str, AfterValidator(_check_path)]
-Secret = Annotated[str, AfterValidator(_check_variable)]
-Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class _Table(BaseModel):
@@ -99,7 +74,7 @@ class TeamAgent(_Table):
     """
 
     target: str
-    env: Mapping[str, str] = {}
+    env: Env = {}
     port: Port | None = None
 
     @property
@@ -120,7 +95,8 @@ class TeamAgent(_Table):
 
     @model_validator(mode="after")
     def _is_file(self) -> Self:
-        _check_path(self.path)
+        if problem := find_path_problem(self.path):
+            raise ValueError(f"the path {problem}; write a path below the folder of team.toml")
         if not self.path.endswith((".py", ".json", ".md")):
             raise ValueError(
                 "target is a file of the team (agent.py, agent.py:name, agent.json or agent.md); "
@@ -145,7 +121,7 @@ class TeamImport(_Table):
     a2a: str | None = None
     bin: str | None = None
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
+    env: Env = {}
     headers: Mapping[str, str] = {}
     server: str | None = None
     start_s: float = Field(60.0, gt=0, le=600)
@@ -179,10 +155,24 @@ class TeamImport(_Table):
         return name.partition("[")[0]
 
 
+def _check_model(table: LlmTable) -> LlmTable:
+    if table.command is not None or table.folder is not None:
+        raise ValueError("command and folder belong to the machine, not to a team")
+    if table.model is None or table.model.endswith("latest"):
+        raise ValueError("name the exact model, because a provider has no hash of it")
+    check_env(table.env)
+    if table.api_key_env is not None:
+        check_variable(table.api_key_env)
+    return table
+
+
+TeamModel = Annotated[LlmTable, AfterValidator(_check_model)]
+
+
 class TeamFiles(_Table):
     """``[workflows]``: globs below the folder of ``team.toml``."""
 
-    files: tuple[Annotated[str, AfterValidator(_check_glob)], ...] = ()
+    files: tuple[Glob, ...] = ()
 
 
 class CheckCall(_Table):
@@ -235,7 +225,7 @@ class TeamSchedule(_Table):
     """
 
     workflow: str
-    name: Annotated[str, AfterValidator(_check_name)] | None = None
+    name: Name | None = None
     cron: str | None = None
     every: str | None = None
     timezone: str | None = None
@@ -260,14 +250,14 @@ MAX_SCHEDULE_NAME = 64
 class TeamDefinition(_Table):
     """All of ``team.toml``."""
 
-    name: Annotated[str, AfterValidator(_check_name)]
-    version: Annotated[str, AfterValidator(_check_version)]
+    name: TeamName
+    version: Version
     description: str = ""
-    requires: str | None = None
+    requires: Requirement | None = None
     data: int = Field(1, ge=1)
     agents: tuple[TeamAgent, ...] = ()
-    imports: Mapping[Annotated[str, AfterValidator(_check_name)], TeamImport] = {}
-    llm: Mapping[str, LlmTable] = {}
+    imports: Mapping[Name, TeamImport] = {}
+    llm: Mapping[str, TeamModel] = {}
     budget: BudgetTable = BudgetTable()
     workflows: TeamFiles = TeamFiles(files=("workflows/*.yaml",))
     access: Mapping[str, AccessTable] = {}
@@ -283,11 +273,6 @@ class TeamDefinition(_Table):
         targets = [agent.target for agent in self.agents]
         if len({*targets}) < len(targets):
             raise ValueError("two entries of [[agents]] have the same target; remove one")
-        for name, table in self.llm.items():
-            if table.command is not None or table.folder is not None:
-                raise ValueError(f"llm.{name}: command and folder belong to the machine, not to a team")
-            if table.model is None or table.model.endswith("latest"):
-                raise ValueError(f"llm.{name}: name the exact model, because a provider has no hash of it")
         if self.budget != BudgetTable() and not self.llm:
             raise ValueError("[budget] limits the models of the team, and it has none; add [llm.NAME]")
         if imported := sorted({*self.access} & {*self.imports}):
@@ -362,10 +347,13 @@ def parse_definition(content: bytes, *, where: str = FILE) -> TeamDefinition:
     return read_definition(document, where=where)
 
 
-def read_definition(document: Any, *, where: str) -> TeamDefinition:
-    """The definition in a parsed document. Raises InvalidSettingError."""
+def read_definition(document: Any, *, where: str, is_installed: bool = False) -> TeamDefinition:
+    """The definition in a parsed document; names that only earlier versions accepted may be installed.
+
+    Raises InvalidSettingError.
+    """
     try:
-        return TeamDefinition.model_validate(document)
+        return TeamDefinition.model_validate(document, context={INSTALLED: is_installed})
     except ValidationError as error:
         problems = error.errors(include_url=False)
     # a misspelt key explains why another one is missing

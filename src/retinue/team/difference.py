@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from retinue.core.errors import RetinueError
-from retinue.team.consent import list_hosts
+from retinue.team.consent import list_env, list_hosts
 from retinue.team.package import Team
 from retinue.team.packages import LockedPackage, list_packages
 from retinue.team.schema_change import find_breaks
@@ -76,6 +76,7 @@ def compare_teams(old: TeamContent, new: TeamContent) -> list[Change]:
         _compare_programs,
         _compare_hosts,
         _compare_secrets,
+        _compare_env,
         _compare_access,
         _compare_models,
         _compare_skills,
@@ -139,6 +140,14 @@ def _compare_secrets(old: TeamContent, new: TeamContent) -> Iterator[Change]:
             yield Change("secret", name, "changed", f"{receiver} no longer gets it")
 
 
+def _compare_env(old: TeamContent, new: TeamContent) -> Iterator[Change]:
+    before, after = list_env(old.team), list_env(new.team)
+    yield from _compare_names("env", before, after, str, is_wider=True)
+    for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name]:
+            yield Change("env", name, "changed", f"{before[name]} → {after[name]}", is_wider=True)
+
+
 def _compare_access(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = old.team.definition.access, new.team.definition.access
     for name in sorted(before.keys() | after.keys()):
@@ -162,7 +171,9 @@ def _compare_models(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = old.team.definition.llm, new.team.definition.llm
     yield from _compare_names("model", before, after, lambda table: str(table.model), is_wider=True)
     for name in sorted(before.keys() & after.keys()):
-        rows_before, rows_after = before[name].model_dump(mode="json"), after[name].model_dump(mode="json")
+        rows_before, rows_after = (
+            table.model_dump(mode="json", exclude={"env"}) for table in (before[name], after[name])
+        )
         for key in sorted(rows_before):
             if rows_before[key] != rows_after[key]:
                 is_limit = key.startswith(("max_cost", "max_tokens_per"))
@@ -391,15 +402,16 @@ def _compare_rest(old: TeamContent, new: TeamContent) -> Iterator[Change]:
             text = "changes" if key == "check" else f"{value_before} → {value_after}"
             yield Change("team", key, "changed", text)
     for name in sorted(before.imports.keys() & after.imports.keys()):
-        if (
-            before.imports[name] != after.imports[name]
-            and before.imports[name].package == after.imports[name].package
-        ):
+        one, other = before.imports[name], after.imports[name]
+        is_other = one.model_copy(update={"env": {}}) != other.model_copy(update={"env": {}})
+        if is_other and one.package == other.package:
             yield Change("import", name, "changed", "its arguments or addresses change", is_wider=True)
     targets = {agent.target: agent for agent in before.agents}
     for agent in after.agents:
-        if agent.target in targets and agent != targets[agent.target]:
-            yield Change("agent", agent.target, "changed", "its environment or port changes")
+        former = targets.get(agent.target, agent)
+        if agent.port != former.port:
+            text = f"port {former.port or 'any'} → {agent.port or 'any'}"
+            yield Change("agent", agent.target, "changed", text)
     vendored_before, vendored_after = describe_vendored(old.team.files), describe_vendored(new.team.files)
     if vendored_before != vendored_after:
         text = f"{vendored_before or 'none'} → {vendored_after or 'none'}"

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from retinue.core.errors import InvalidSettingError
 from retinue.team.definition import OF_THE_MACHINE, parse_definition
+from retinue.team.fields import check_variable
 from retinue.team.files import find_path_problem
 from retinue.team.toml_text import quote, render_value
 
@@ -158,6 +159,9 @@ class _Converter:
         """
         kept = {}
         for key, text in texts.items():
+            if place.endswith(".env") and (reason := _find_refusal(key)):
+                self.leave_out(f"{place}.{key}", reason)
+                continue
             if "$" in _VARIABLE.sub("", str(text)):
                 self.leave_out(f"{place}.{key}", "it has a $ outside ${NAME}")
                 continue
@@ -262,6 +266,14 @@ def convert_config(content: bytes, name: str) -> Conversion:
 
 def _render_keys(row: Mapping[str, Any]) -> list[str]:
     return [f"{quote(key)} = {render_value(value)}" for key, value in row.items()]
+
+
+def _find_refusal(variable: str) -> str:
+    try:
+        check_variable(variable)
+    except ValueError as error:
+        return str(error).partition("; ")[0]
+    return ""
 
 
 def holds_credential(text: str) -> bool:

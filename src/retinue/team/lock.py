@@ -6,17 +6,25 @@ machine, and is part of the digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retinue.core.errors import InvalidSettingError
-from retinue.team.definition import LOCK_FILE
-from retinue.team.files import TeamFile
+from retinue.core.text import suggest
+from retinue.team.definition import LOCK_FILE, TeamDefinition
+from retinue.team.files import FileRow, TeamFile
 
 MAX_LOCK_BYTES = 8 * 1024 * 1024
+
+LOCKS = "locks"
+"""The folder of the lock files of imports, below that of ``team.toml``."""
+
+PYLOCK = "pylock.toml"
+PACKAGE_LOCK = "package-lock.json"
+PACKAGE = "package.json"
 
 _REMEDY = "write it again: retinue lock"
 
@@ -109,3 +117,42 @@ def render_lock(lock: TeamLock) -> bytes:
     """The bytes of ``team.lock``."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(lock.as_json(), option=options)
+
+
+def find_misfit(definition: TeamDefinition, lock: TeamLock, rows: Iterable[FileRow]) -> str:
+    """How definition, lock and list of files do not fit together, as a sentence; "" where they do.
+
+    A lock names what the definition has, and lock files by the paths at which ``retinue lock`` writes them.
+    """
+    if lock.agents.keys() != {agent.target for agent in definition.agents}:
+        return "its lock has other agents than its definition"
+    if lock.imports.keys() != definition.imports.keys():
+        return "its lock has other imports than its definition"
+    needed: dict[str, str] = {}
+    for agent in definition.agents:
+        needed[agent.path] = "prompts" if agent.is_markdown else "agents"
+        path = lock.agents[agent.target].lock
+        if path is not None:
+            if agent.is_markdown or path != f"{agent.folder}/{PYLOCK}":
+                return f"the lock of {lock.agents[agent.target].name} is at {path[:80]!r}"
+            needed[path] = "agents"
+    for name, table in definition.imports.items():
+        if table.openapi is not None:
+            needed[table.openapi] = "documents"
+        files = () if table.package is None else (PACKAGE_LOCK, PACKAGE) if table.npm else (PYLOCK,)
+        paths = [f"{LOCKS}/{name}/{file}" for file in files]
+        if lock.imports[name].lock != (paths[0] if paths else None):
+            return f"the lock of {name} is at {str(lock.imports[name].lock)[:80]!r}"
+        needed.update(dict.fromkeys(paths, "imports"))
+    present = {(row.path, row.layer) for row in rows}
+    absent = [path for path, layer in needed.items() if (path, layer) not in present]
+    return f"its list has no {absent[0]}" if absent else ""
+
+
+def check_access(definition: TeamDefinition, lock: TeamLock) -> None:
+    """Raise InvalidSettingError for access of a name that no agent and no model of the team has."""
+    names = sorted({*(agent.name for agent in lock.agents.values()), *definition.llm})
+    for name in sorted(definition.access.keys() - {*names}):
+        near = suggest(name, names, limit=1)
+        remedy = f"did you mean {near[0]}?" if near else f"the agents are {', '.join(names)}"
+        raise InvalidSettingError(f"access.{name[:80]}", "the team has no agent of this name", remedy=remedy)

@@ -23,16 +23,20 @@ from retinue.team.files import (
     find_list_problem,
 )
 from retinue.team.layers import read_layer, render_layer
-from retinue.team.lock import TeamLock, read_lock
+from retinue.team.lock import TeamLock, check_access, find_misfit, read_lock
 
 ARTIFACT_TYPE = "application/vnd.retinue.team.v1"
 CONFIG_TYPE = "application/vnd.retinue.team.config.v1+json"
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
 
+MAX_CONFIG_DEPTH = 200
+"""Schemas of skills have a few levels; readers call themselves for each one."""
+
 PREFIX = "teams/"
 """The repositories of teams."""
 
 _SCHEMA = 1
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,24 +188,33 @@ def open_team(manifest: Manifest, config: bytes, *, digest: str, where: str) -> 
     return team
 
 
-def read_config(config: bytes, *, digest: str, where: str) -> Team:
-    """The team in the bytes of a config. Raises TeamRefusedError."""
+def read_config(config: bytes, *, digest: str, where: str, is_installed: bool = False) -> Team:
+    """The team in the bytes of a config; an installed one may have a name with a dot, as earlier ones had.
+
+    Raises TeamRefusedError.
+    """
     try:
         document = orjson.loads(config)
+        if _is_deeper(document, MAX_CONFIG_DEPTH):
+            raise ValueError(f"its config is nested over {MAX_CONFIG_DEPTH} levels deep")
         if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
             raise ValueError("its schema is not 1; a newer Retinue may read it")
         if rfc8785.dumps(document) != config:
             raise ValueError("its config is not canonical JSON")
-        definition = read_definition(document["team"], where="config: team")
+        definition = read_definition(document["team"], where="config: team", is_installed=is_installed)
         lock = read_lock(document["lock"], where="config: lock")
         rows = tuple(_row_of(row) for row in document["files"])
+        if not is_installed:
+            check_access(definition, lock)
     except InvalidSettingError as error:
         raise TeamRefusedError("not_a_team", where, error.message) from error
-    except (ValueError, KeyError, TypeError, AttributeError, rfc8785.CanonicalizationError) as error:
+    except (*_UNREADABLE, rfc8785.CanonicalizationError) as error:
         problem = str(error) if type(error) is ValueError else "its config cannot be read"
         raise TeamRefusedError("not_a_team", where, problem) from error
     if problem := find_list_problem(rows):
         raise TeamRefusedError("path_refused", where, problem)
+    if problem := find_misfit(definition, lock, rows):
+        raise TeamRefusedError("not_a_team", where, problem)
     return Team(digest, definition, lock, rows)
 
 
@@ -221,6 +234,20 @@ def layers_by_kind(manifest: Manifest) -> dict[str, Descriptor]:
     """The descriptors of the layers by kind. Raises TeamRefusedError."""
     kinds = {layer_type(layer): layer for layer in LAYERS}
     return {kinds[descriptor.media_type]: descriptor for descriptor in manifest.layers}
+
+
+def _is_deeper(document: Any, limit: int) -> bool:
+    level = [document]
+    for _ in range(limit):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _row_of(row: Any) -> FileRow:

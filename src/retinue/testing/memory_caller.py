@@ -211,7 +211,9 @@ class MemoryCaller:
             offers.append(self._describe(choice.agent, skill_id))
         return list_once(offers)[:limit]
 
-    async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
+    async def find_skills(
+        self, what: str, origin: Origin, limit: int, *, run_id: str = ""
+    ) -> Sequence[SkillOffer]:
         listings = [
             Listing(AgentRecord(agent, skills=tuple(skills.values())), "memory", agent)
             for agent, skills in self._described.items()

@@ -130,10 +130,13 @@ class Caller(Protocol):
         the best is listed, and for a glob all. A pattern that names nothing gives nothing.
         """
 
-    async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
+    async def find_skills(
+        self, what: str, origin: Origin, limit: int, *, run_id: str = ""
+    ) -> Sequence[SkillOffer]:
         """The skills that fit a description, best first, as the run sees them, of agents that are trusted.
 
-        They are those of the own mesh, of signed cards, and of sources that the owner configured.
+        They are those of the own mesh, of signed cards, and of sources that the owner configured. ``run_id``
+        is the run whose calls the search may lead to.
         """
 
     async def call(

@@ -271,11 +271,11 @@ class DispatchCaller:
             [offer for offer in offers if may_send(origin.reach.send, offer.agent, offer.skill)]
         )[:limit]
 
-    async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
-        view = self._view_of(origin)
-        skills = await self._offers.find(
-            what, _principal(origin.caller, origin.scopes, origin.reach), view, limit
-        )
+    async def find_skills(
+        self, what: str, origin: Origin, limit: int, *, run_id: str = ""
+    ) -> Sequence[SkillOffer]:
+        view, principal = self._view_of(origin), _principal(origin.caller, origin.scopes, origin.reach)
+        skills = await self._offers.find(what, principal, view, limit, run_id=run_id)
         offers = [self._make_offer(skill) for skill in skills]
         return [offer for offer in offers if may_send(origin.reach.send, offer.agent, offer.skill)]
 

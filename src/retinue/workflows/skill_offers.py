@@ -16,7 +16,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
-from retinue.mesh.history.search_history import SearchHistory
+from retinue.mesh.history.search_history import SearchHistory, find_run_id
 from retinue.mesh.permissions import AgentView, decide_lists, is_listed, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.thinking.toolbox import matches
@@ -108,9 +108,9 @@ class SkillOffers:
         ]
 
     async def find(
-        self, what: str, principal: Principal, view: AgentView | None, limit: int
+        self, what: str, principal: Principal, view: AgentView | None, limit: int, *, run_id: str = ""
     ) -> list[SkillOfEntry]:
-        """The skills of trusted agents that fit a description, best first."""
+        """The skills of trusted agents that fit a description, best first; ``run_id`` = the run that asks."""
         scopes, history = principal.scopes, self._history
         if self._search is None or not what.strip():
             return []
@@ -138,7 +138,8 @@ class SkillOffers:
         await decide_lists(view, ((offer.entry, offer.skill) for offer in offers))
         listed = [offer for offer in offers if is_listed(view, offer.entry, offer.skill)]
         if history is not None:
-            history.note_search(principal, what, ((offer.entry, offer.skill.id) for offer in listed))
+            shown = ((offer.entry, offer.skill.id) for offer in listed)
+            history.note_search(principal, what, shown, run=find_run_id(run_id))
         return listed
 
     def _is_offered(self, entry: Entry) -> bool:

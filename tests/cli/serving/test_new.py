@@ -73,6 +73,11 @@ def test_a_bad_name_is_refused_as_that_of_what_is_made(flag: str, kind: str, ret
     assert (refused.exit_code, f"'My Team' is not {kind} name" in refused.stderr) == (2, True)
 
 
+def test_the_name_of_a_team_has_no_dot(retinue: Retinue) -> None:
+    refused = retinue("new", "--team", "teams.json")
+    assert (refused.exit_code, "separated by - or _" in refused.stderr) == (2, True)
+
+
 def test_a_folder_that_exists_is_left_alone(retinue: Retinue) -> None:
     Path("word-agent").mkdir()
     refused = retinue("new", "word-agent")

@@ -18,6 +18,7 @@ from retinue.hub.receipts.book import (
     CardPlace,
     ReceiptBook,
     ReceiptTrust,
+    Refused,
     WeighedReceipt,
     weigh,
 )
@@ -212,6 +213,40 @@ def test_a_card_keeps_the_newest_receipts_only() -> None:
     weighed, _ = mesh.book.find(PLAN)
     assert {one.receipt.issuer for one in weighed} == {key.kid for key in keys[2:]}
     assert all(isinstance(one, WeighedReceipt) and one.weight > 0.5 for one in weighed)
+
+
+def test_a_full_book_drops_cards_that_hold_refusals_only_before_those_with_receipts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(book, "MAX_CARDS", 3)
+    mesh = Mesh()
+    blame = mesh.take(issue())
+
+    def take(name: str, *receipts: SignedReceipt) -> None:
+        refused = Refused("unknown", "its key is not trusted")
+        mesh.book.take(CardPlace(name, DIGEST), receipts, [] if receipts else [refused])
+
+    for number in range(20):
+        take(f"agents/flood-{number}")
+    assert mesh.book.blame(PLAN) == blame > 0.0
+    take("agents/second", issue(repository="agents/second"))
+    take("agents/third", issue(repository="agents/third"))
+    take("agents/flood")
+    assert mesh.book.find(replace(PLAN, key="agents/flood")) == ([], ())
+    assert [card["repository"] for card in mesh.book.to_json()] == [
+        PLAN.key,
+        "agents/second",
+        "agents/third",
+    ]
+    mesh.now = NOW + 31 * DAY_S  # the receipt of the second is too old, and something is refused
+    take("agents/second")
+    mesh.book.keep_only([("", CardPlace(f"agents/{name}", DIGEST)) for name in ("second", "third")])
+    assert mesh.book.to_json() == []
+    late = [f"agents/late-{number}" for number in range(3)]
+    for name in late:
+        take(name, issue(repository=name, issued_at=int(mesh.now), ends_at=int(mesh.now)))
+    assert [card["repository"] for card in mesh.book.to_json()] == late
+    assert mesh.book.find(replace(PLAN, key="agents/second")) == ([], ())
 
 
 def row(**facts: object) -> dict[str, object]:

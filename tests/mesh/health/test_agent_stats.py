@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from retinue.core.record import Stats
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.kept_stats import keep_stats
+from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import FADE_S, SLOW_MIN_CALLS, AgentStats, AgentStatsTable, report_health
+from retinue.mesh.health.breaker import FAILURES_TO_UNREACHABLE
+from retinue.mesh.health.probe_schedule import FIRST_WAIT_S, ProbeSchedule
 from tests.mesh.scripted import FakeClock, ScriptedLookup, make_listing, unreachable
 from tests.requirements import requirement
 
@@ -253,15 +259,59 @@ def test_health_is_noted_when_it_changes_and_not_with_every_call(stats: AgentSta
     assert board.told == ["healthy a", "degraded a", "unreachable a", "healthy a"]
 
 
-def test_each_agent_has_its_own_pulse_a_moved_one_a_new_one_and_the_idlest_is_forgotten() -> None:
-    agent_stats = AgentStatsTable(keep=2)
+def test_each_agent_has_its_own_pulse_and_a_moved_one_a_new_one() -> None:
+    agent_stats = AgentStatsTable()
     one, two = make_listing("a"), make_listing("b")
     first, second = agent_stats.of(one), agent_stats.of(two)
-    assert agent_stats.of(one) is first
+    assert agent_stats.of(one) is first is not second
     assert agent_stats.of(make_listing("a", version="9", digest="new")) is first
-    agent_stats.of(make_listing("a", url="http://elsewhere:1"))
-    assert agent_stats.of(one) is first
-    assert agent_stats.of(two) is not second
+    assert agent_stats.of(make_listing("a", url="http://elsewhere:1")) is not first
+
+
+def test_ten_thousand_and_five_hundred_agents_that_hang_are_unreachable_and_asked_less_often() -> None:
+    agents = [make_listing(f"a{number}") for number in range(10_500)]
+    directory, clock = ScriptedLookup([]), FakeClock()
+    agent_stats, schedule = AgentStatsTable(), ProbeSchedule(clock, lambda: 1.0)
+    agent_stats.is_listed = lambda name, url: True
+    for _ in range(FAILURES_TO_UNREACHABLE + 1):
+        for agent in agents:
+            stats = agent_stats.of(agent)
+            stats.probe_failed("no answer within 2 s", certain=False)
+            report_health(stats, agent, directory.record_health)
+            schedule.note(agent, stats.health, 300)
+    assert {agent_stats.of(agent).health for agent in agents} == {"unreachable"}
+    clock.pass_time(2 * FIRST_WAIT_S)
+    assert not any(map(schedule.test_due(), agents))
+
+
+def test_an_agent_that_is_no_longer_listed_is_forgotten_after_others_that_left_later() -> None:
+    directory = Directory(MemoryListings())
+    agent_stats = keep_stats(directory, AgentStatsTable(keep_unlisted=2))
+    a, b, c, d, e = (directory.upsert(make_listing(name, url=f"http://{name}:1")) for name in "abcde")
+    stats = {entry.name: agent_stats.of(entry) for entry in (a, b, c, d, e)}
+    second = replace(make_listing("e", url="http://e:1"), key="agents/second")
+    directory.upsert(second)
+    directory.upsert(replace(make_listing("a", url="http://moved:1"), digest="moved"))
+    for entry in (b, c, e, d):
+        directory.remove(entry.id)
+    assert agent_stats.of(c) is stats["c"], "one of the two that left last"
+    assert agent_stats.of(d) is stats["d"]
+    assert agent_stats.of(e) is stats["e"], "it has another listing"
+    assert agent_stats.of(b) is not stats["b"]
+    assert agent_stats.of(a) is not stats["a"], "it has moved"
+
+
+def test_an_agent_that_is_listed_again_is_kept() -> None:
+    directory = Directory(MemoryListings())
+    agent_stats = keep_stats(directory, AgentStatsTable(keep_unlisted=1))
+    a = directory.upsert(make_listing("a"))
+    stats = agent_stats.of(a)
+    directory.remove(a.id)
+    directory.upsert(make_listing("a"))
+    for name in ("unlisted", "too"):
+        agent_stats.of(make_listing(name))
+    assert agent_stats.of(a) is stats
+    assert agent_stats.count_breakers() == (2, [])
 
 
 def test_figures_of_an_agent_are_its_listings_where_nothing_was_seen() -> None:

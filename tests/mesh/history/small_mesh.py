@@ -104,6 +104,10 @@ class Mesh:
         outcome = Outcome(call.id, skill, status, name, error=error)
         self.history.observe(CallEndedEvent(call, outcome, datetime.now(UTC), place=place))
 
+    def end_of(self, trace: str, name: str, skill: str, caller: Principal = ANNA, **facts: Any) -> None:
+        """As `end`, of a call with this trace."""
+        self.end(name, skill, caller, trace=TraceContext(trace), **facts)
+
     def use(self, name: str, skill: str, caller: Principal = ANNA, times: int = 1, text: str = ASKED) -> None:
         for _ in range(times):
             self.find(text, caller)

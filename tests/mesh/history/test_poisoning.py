@@ -10,7 +10,7 @@ import pytest
 from retinue.core.call import ANONYMOUS, Hop, Principal, TraceContext
 from retinue.core.record import Skill
 from retinue.mesh.history.records import Experience, Hashes, SkillKey
-from retinue.mesh.history.search_history import LISTED_FOR_S, is_search_id
+from retinue.mesh.history.search_history import LISTED_FOR_S, NAMED_FOR_S, is_search_id
 from tests.mesh.history.small_mesh import (
     ANNA,
     ASKED,
@@ -106,7 +106,7 @@ def test_members_of_the_mesh_push_out_no_search_of_an_issued_caller(mesh: Mesh) 
         mesh.history.note_search(Principal(f"name-{number}", "mesh", MESH), ASKED, [])
     mesh.end("routes", "plan_route")
     assert mesh.verdicts() == [("plan_route", "done")]
-    mesh.now += LISTED_FOR_S + 1
+    mesh.now += NAMED_FOR_S + 1
     mesh.history.note_search(Principal("late", "mesh", MESH), ASKED, [])
     assert len(mesh.history._searches_of_members) == 1, "older searches lead to no call"
 

@@ -20,6 +20,7 @@ from retinue.core.call import Call, Outcome, Principal, TraceContext
 from retinue.core.errors import BusyError, UnknownApprovalError
 from retinue.core.record import Listing
 from retinue.core.trust import Trust
+from retinue.mesh import slices
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source
 from retinue.mesh.dispatch import Dispatcher
@@ -304,6 +305,23 @@ async def test_a_process_that_missed_changes_reads_all_of_them(hub: Hub, tmp_pat
     hub.followed.upsert(replace(make_listing("stale", digest="9"), key="agents/stale"))
     await hub.follower.read_all()
     assert [entry.name for entry in hub.followed.list_entries()] == ["first"]
+
+
+async def test_calls_are_answered_while_a_process_reads_what_the_next_leader_has(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = 100
+    hub.shelf.listings += [make_listing(f"a{number}", digest=str(number)) for number in range(agents)]
+    await hub.led.refresh()
+    await hub.follower.read_all()
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    reading = asyncio.create_task(hub.follower.read_all())
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 2 * agents, "one after each agent that is stored, and after each that is listed"
+    await reading
 
 
 async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub: Hub) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from retinue.cli.completion import complete_agent
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import note, print_json, print_table
 from retinue.cli.session import ask_hub
@@ -14,14 +15,22 @@ from retinue.cli.session import ask_hub
 @click.command()
 @click.option("--good", metavar="SKILL", help="Your last call of this skill, found by words, was right.")
 @click.option("--bad", metavar="SKILL", help="Your last call of this skill, found by words, was wrong.")
+@click.option(
+    "--agent",
+    metavar="NAME",
+    shell_complete=complete_agent,
+    help="For --good and --bad: a call of this agent.",
+)
 @click.option("--forget", is_flag=True, help="Remove the whole history and all wishes.")
 @hub_option
 @json_option
-def history(good: str | None, bad: str | None, forget: bool, hub: str | None, as_json: bool) -> None:
+def history(
+    good: str | None, bad: str | None, agent: str | None, forget: bool, hub: str | None, as_json: bool
+) -> None:
     """Show what came of calls that were found by words, and rate the last one.
 
-    The history changes the order in which skills are found. It holds no text of a request. Without it the
-    order is that of the cards.
+    The history changes the order in which skills are found. It holds no text of a request. Without it
+    cards and receipts decide the order.
     """
     if sum((good is not None, bad is not None, forget)) > 1:
         raise click.UsageError("give one of --good, --bad and --forget")
@@ -29,15 +38,18 @@ def history(good: str | None, bad: str | None, forget: bool, hub: str | None, as
     rated = good if good is not None else bad
     if rated == "":
         raise click.UsageError("--good and --bad need the id of a skill")
+    if agent is not None and (not agent or rated is None):
+        raise click.UsageError("--agent needs the name of an agent, and --good or --bad")
     if rated is not None:
-        reply = ask_hub("rate_call", {"skill": rated, "verdict": "bad" if good is None else "good"}, hub)
+        rating = {"skill": rated, "verdict": "bad" if good is None else "good"}
+        reply = ask_hub("rate_call", rating if agent is None else {**rating, "agent": agent}, hub)
         text = f"{reply['skill']} of {reply['agent']}: {reply['verdict']}" if not as_json else ""
     elif forget:
         reply = ask_hub("forget_history", {}, hub)
         text = f"{reply['forgotten']} records forgotten"
     else:
         reply = ask_hub("show_history", {}, hub)
-        text = "" if reply["kept"] else "no history is kept: history.keep is false"
+        text = "" if reply["kept"] else f"no history here: {reply['because']}"
     if as_json:
         print_json(reply)
         return
@@ -83,7 +95,7 @@ def wishes(hub: str | None, as_json: bool) -> None:
             cut="WORDS",
         )
     elif reply["kept"] == "off":
-        note("no wishes are kept: history.keep is false, or history.wishes is off")
+        note(f"no wishes here: {reply['because']}")
     else:
         note("everything that was asked for was found")
     if rows and reply["kept"] == "count":

@@ -44,14 +44,15 @@ def new(name: str, workflow: bool, think: bool, team: bool) -> None:
 
     if workflow + think + team > 1:
         raise click.UsageError("--workflow, --think and --team exclude each other")
-    if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+    if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS or (team and "." in name):
         kind, example = "an agent", "word-agent"
         if workflow or team:
             kind, example = ("a workflow", "word-flow") if workflow else ("a team", "editorial")
+        marks = "- or _" if team else "- . or _"
         raise InvalidSettingError(
             "NAME",
             f"{name!r} is not {kind} name",
-            remedy=f"use lower-case letters and digits, separated by - . or _, such as {example}",
+            remedy=f"use lower-case letters and digits, separated by {marks}, such as {example}",
         )
     if team:
         _create_team(name)

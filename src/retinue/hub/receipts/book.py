@@ -124,6 +124,8 @@ class ReceiptBook:
         self._revision = revision
         self._clock = clock
         self._cards: dict[CardPlace, _Card] = {}
+        self._only_refused: dict[CardPlace, None] = {}
+        """The places of cards that hold no receipt; a full book drops these first, in their order."""
         self._places: defaultdict[str, set[CardPlace]] = defaultdict(set)
         """The places of cards by repository."""
         self._blames: dict[str, dict[tuple[str, str], float]] = {}
@@ -171,13 +173,17 @@ class ReceiptBook:
             card.sources.add(source)
             self._hold(place, card)
             while len(self._cards) > MAX_CARDS:
-                self._forget(next(iter(self._cards)))
+                self._forget(next(iter(self._only_refused or self._cards)))
         self._blames.pop(place.repository, None)
         return is_new
 
     def _hold(self, place: CardPlace, card: _Card) -> None:
         self._cards[place] = card
         self._places[place.repository].add(place)
+        if card.receipts:
+            self._only_refused.pop(place, None)
+        else:
+            self._only_refused[place] = None
 
     def _find_fault(
         self, signed: SignedReceipt, place: CardPlace, card: _Card, trust: ReceiptTrust, now: float
@@ -214,9 +220,12 @@ class ReceiptBook:
             is_earlier = any((source, place.repository) in repositories for source in card.sources)
             if not (card.receipts and (is_listed or is_earlier)) and not (card.refused and is_listed):
                 self._forget(place)
+            elif not card.receipts:
+                self._only_refused[place] = None
 
     def _forget(self, place: CardPlace) -> None:
         del self._cards[place]
+        self._only_refused.pop(place, None)
         self._places[place.repository].discard(place)
         if not self._places[place.repository]:
             del self._places[place.repository]

@@ -273,6 +273,10 @@ class Directory:
             raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
         return listing
 
+    def is_listed(self, name: str, url: str | None) -> bool:
+        """Whether there is a listing of this name and url."""
+        return self._index.has_agent(name, url)
+
     def find_entry(self, listing_id: ListingKey) -> Entry | None:
         """The entry with this id, even where another listing represents the same agent."""
         return self._index.find(listing_id)

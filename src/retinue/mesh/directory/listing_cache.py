@@ -40,11 +40,25 @@ _log = structlog.get_logger("retinue.directory")
 
 @dataclass(frozen=True, slots=True)
 class ListingChange:
-    """A change of a listing; ``measured`` = only measurements changed."""
+    """A change of a listing; ``measured`` = only measurements changed.
+
+    ``before`` is the entry that a new card has replaced.
+    """
 
     kind: Literal["added", "changed", "removed"]
     entry: Entry
     measured: bool = False
+    before: Entry | None = None
+
+    def list_left(self) -> Iterator[Entry]:
+        """The entry of an agent that this listing had and has no more: it is gone, or has moved."""
+        if self.kind == "removed":
+            yield self.entry
+        elif self.before is not None and (self.before.url, self.before.name) != (
+            self.entry.url,
+            self.entry.name,
+        ):
+            yield self.before
 
 
 class ListingCache:
@@ -162,7 +176,7 @@ class ListingCache:
             self._unsaved[stored.id] = stored
             new.append(stored)
             accepted.append(entry)
-            self._notify(ListingChange("added" if current is None else "changed", entry))
+            self._notify(ListingChange("added" if current is None else "changed", entry, before=current))
         if new:
             self._write(new)
             self._freeze()

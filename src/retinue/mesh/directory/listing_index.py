@@ -424,6 +424,10 @@ class ListingIndex:
             if other.id == listing.id or (origin is not None and url_origin(other.url) == origin)
         ]
 
+    def has_agent(self, name: str, url: str | None) -> bool:
+        """Whether there is an entry of this name and url."""
+        return any(self._entries[i].url == url for i in self._by_name.list_of(name))
+
     def _mark_moved(self, listing_id: ListingKey) -> None:
         """Record that a listing was added or removed since the order was made; None = too many were."""
         if self._moved is not None:

@@ -1,14 +1,14 @@
 """Marks in a signed trace, by which the next process of the mesh knows what an earlier one did for the call.
 
-Policies have permitted the call, a person was asked about it, and who began its chain. A process without the
-key of the mesh cannot write them.
+Policies have permitted the call, a person was asked about it, who began its chain, and that an exam began it.
+A process without the key of the mesh cannot write them.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
 
-from retinue.core.call import Call, TraceContext, TraceExtension
+from retinue.core.call import EXAM, Call, TraceContext, TraceExtension
 
 ORIGIN = "origin"
 """The field of a trace with the id of the principal that began the chain of calls."""
@@ -21,6 +21,7 @@ That of a JWT has up to 304. A part of an id would be another id, about which no
 
 _PERMITTED = "policy"
 _ASKED = "asked"
+_OF_EXAM = "exam"
 
 
 def mark_permitted(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:
@@ -62,6 +63,16 @@ def find_origin(call: Call) -> str:
         return call.principal.id
     origin = _find(trace, ORIGIN)
     return origin if isinstance(origin, str) else ""
+
+
+def mark_exam(trace: TraceContext) -> TraceContext:
+    """The trace with the note that an exam began the chain."""
+    return _with_field(trace, _OF_EXAM, "1")
+
+
+def is_of_exam(call: Call) -> bool:
+    """Whether a call is of an exam, or further down in a signed chain that an exam began."""
+    return call.endpoint == EXAM or _find(call.trace, _OF_EXAM) is not None
 
 
 def _with_field(trace: TraceContext, field: str, text: str) -> TraceContext:

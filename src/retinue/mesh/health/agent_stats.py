@@ -7,10 +7,9 @@ The figures decay while an agent is not called, so that a slow or failing agent 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from math import exp
-
-from cachetools import LRUCache
 
 from retinue.core.durations import render_elapsed
 from retinue.core.errors import RetinueError
@@ -48,6 +47,8 @@ BUSY_CALLS = 8
 HealthSink = Callable[[Candidate, Health, str], None]
 """Receives the health of an agent when it changes, with the reason where it is not healthy."""
 
+_AgentKey = tuple[str, str | None]
+
 
 class _Latency:
     """The latency of one skill of one agent; ``usual_s`` is a mean over many more calls than ``mean_s``."""
@@ -75,6 +76,10 @@ class _Latency:
         return self.calls >= SLOW_MIN_CALLS and self.now_s(at) > max(SLOW_S, SLOW_FACTOR * self.usual_s)
 
 
+_NO_LATENCIES: dict[str, _Latency] = {}
+"""Stays empty."""
+
+
 class AgentStats:
     """The statistics of one agent.
 
@@ -83,6 +88,7 @@ class AgentStats:
     """
 
     __slots__ = (
+        "_breaker",
         "_clock",
         "_failing",
         "_failing_at",
@@ -92,7 +98,6 @@ class AgentStats:
         "_slow_text",
         "_timed",
         "_total_s",
-        "breaker",
         "busy_until",
         "calls",
         "condition",
@@ -104,7 +109,8 @@ class AgentStats:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.breaker = CircuitBreaker(clock=clock)
+        # made at the first call, as the latencies are: most agents are only probed
+        self._breaker: CircuitBreaker | None = None
         self.condition = Condition()
         self.in_flight = 0
         self.busy_until = 0.0
@@ -121,7 +127,19 @@ class AgentStats:
         # Set once, at the start: a text that changed with every call would be stored at every call.
         self._failing_text: str | None = None
         self._slow_text: str | None = None
-        self._latencies: dict[str, _Latency] = {}
+        self._latencies = _NO_LATENCIES
+
+    @property
+    def breaker(self) -> CircuitBreaker:
+        """The circuit breaker of the agent."""
+        if self._breaker is None:
+            self._breaker = CircuitBreaker(clock=self._clock)
+        return self._breaker
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the circuit breaker is open."""
+        return self._breaker is not None and self._breaker.is_open
 
     def call_started(self) -> None:
         """A call is being sent to the agent."""
@@ -174,7 +192,8 @@ class AgentStats:
     def probe_answered(self) -> None:
         """The agent returned its card, so calls may be sent at once."""
         self.seen_at = self._clock()
-        self.breaker.succeeded()
+        if self._breaker is not None:
+            self._breaker.succeeded()
         self.condition.answered()
 
     def probe_failed(self, reason: str, *, certain: bool) -> None:
@@ -216,6 +235,8 @@ class AgentStats:
         at = self._clock()
         latency = self._latencies.get(skill_id)
         if latency is None:
+            if self._latencies is _NO_LATENCIES:
+                self._latencies = {}
             latency = self._latencies[skill_id] = _Latency()
         latency.add(latency_s, at, ended=ended)
         if ended:
@@ -252,14 +273,20 @@ class AgentStats:
 
 
 class AgentStatsTable:
-    """The statistics of the agents that are called or probed; the least recently used are dropped.
+    """The statistics of the agents that are called or probed.
 
-    An agent is identified by name and url: one that moves gets new statistics.
+    An agent is identified by name and url: one that moves gets new statistics. They last as long as a listing
+    of the agent, for `is_listed`; of all others the ``keep_unlisted`` are kept that were listed last.
     """
 
-    def __init__(self, *, keep: int = 10_000, clock: Clock = time.monotonic) -> None:
+    def __init__(self, *, keep_unlisted: int = 10_000, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._table: LRUCache[tuple[str, str | None], AgentStats] = LRUCache(keep)
+        self._keep_unlisted = keep_unlisted
+        self._table: dict[_AgentKey, AgentStats] = {}
+        # in the order in which they are dropped; some may be listed again
+        self._unlisted: OrderedDict[_AgentKey, None] = OrderedDict()
+        self.is_listed: Callable[[str, str | None], bool] = lambda name, url: False
+        """Whether an agent of this name and url is listed; a directory knows."""
 
     def of(self, listing: Candidate) -> AgentStats:
         """The statistics of this agent; new ones at first."""
@@ -268,7 +295,22 @@ class AgentStatsTable:
             return self._table[key]  # twice as fast as get(); every call does this
         except KeyError:
             stats = self._table[key] = AgentStats(self._clock)
+            if not self.is_listed(*key):
+                self._drop_later(key)
             return stats
+
+    def note_unlisted(self, name: str, url: str | None) -> None:
+        """Keep the statistics of an agent for a while only, unless another listing of it is there."""
+        if (name, url) in self._table and not self.is_listed(name, url):
+            self._drop_later((name, url))
+
+    def _drop_later(self, key: _AgentKey) -> None:
+        self._unlisted[key] = None
+        self._unlisted.move_to_end(key)
+        if len(self._unlisted) > self._keep_unlisted:
+            oldest, _ = self._unlisted.popitem(last=False)
+            if not self.is_listed(*oldest):
+                del self._table[oldest]
 
     def has_seen(self, listing: Candidate, within_s: float) -> bool:
         """Whether this agent has answered a call or a probe in the last seconds."""
@@ -279,9 +321,9 @@ class AgentStatsTable:
         """Name and url of the agents that have answered a call or a probe since a time of the clock."""
         return [key for key, stats in self._table.items() if stats.seen_at >= since]
 
-    def list_breakers(self) -> list[tuple[str, bool]]:
-        """The agents that were called or probed, and whether the circuit breaker of each is open."""
-        return [(name, stats.breaker.is_open) for (name, _), stats in self._table.items()]
+    def count_breakers(self) -> tuple[int, list[str]]:
+        """How many agents have statistics, and the names of those whose circuit breaker is open."""
+        return len(self._table), [name for (name, _), stats in self._table.items() if stats.is_broken]
 
     def stats_of(self, listing: Listing) -> Stats:
         """The figures of this agent; those of the listing where it was not called."""

@@ -7,6 +7,7 @@ leave its probes to that member for as long as they hear of them.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from struct import iter_unpack, pack
@@ -21,8 +22,13 @@ BUCKETS = 1024
 FIRST_PATIENCE_S = 10.0
 """How long a member leaves an agent that is new to it to another member of which it hears nothing."""
 
+_DROPPED_AT_ONCE = 2
+
 MAX_WAITING = 200_000
 """Findings that wait until others are told; further ones are left out, so that the others may probe again."""
+
+KEPT_TIMES = 2
+"""A word is dropped when it is this many times as old as the patience, and looked at by nobody since."""
 
 _HEALTHS: tuple[Health, ...] = ("healthy", "degraded", "unreachable", "unknown")
 _FORM = ">QB"
@@ -46,7 +52,9 @@ class ProbeSharing:
         self._clock = clock
         self._own = ""
         self._owners: list[str] = []
-        self._words: dict[int, _Word] = {}
+        # in the order of their times; of a plain dict the first one is found by a walk over dropped ones
+        self._words: OrderedDict[int, _Word] = OrderedDict()
+        self._patience_s = FIRST_PATIENCE_S
         self._waiting: dict[int, Health] = {}
 
     @property
@@ -79,11 +87,12 @@ class ProbeSharing:
         if not self._owners:
             return False
         key, now = self._key_of(agent), self._clock()
+        self._patience_s = max(patience_s, FIRST_PATIENCE_S)
         word = self._words.get(key)
         if self._owners[key % BUCKETS] == self._own:
             return word is not None and word.health == agent.health and now - word.at < recent_s
         if word is None:
-            self._words[key] = _Word(now, None)
+            self._put(key, _Word(now, None))
             return True
         if word.health is None:
             first_s = FIRST_PATIENCE_S if agent.health == "unknown" else patience_s
@@ -94,7 +103,7 @@ class ProbeSharing:
         """Tell the others what a probe or a call has found."""
         if self._owners:
             key = self._key_of(agent)
-            self._words[key] = _Word(self._clock(), health)
+            self._put(key, _Word(self._clock(), health))
             if len(self._waiting) < MAX_WAITING:
                 self._waiting[key] = health
 
@@ -105,12 +114,16 @@ class ProbeSharing:
 
     def hear_of(self, agent: Candidate, health: Health) -> None:
         """Take the word of another member about one agent."""
-        self._words[self._key_of(agent)] = _Word(self._clock(), health)
+        self._put(self._key_of(agent), _Word(self._clock(), health))
 
     def forget(self, agent: Candidate) -> None:
         """Forget an agent that is gone."""
         if self._words:
             self._words.pop(self._key_of(agent), None)
+
+    def count_words(self) -> int:
+        """Of how many agents a word is known."""
+        return len(self._words)
 
     def take_findings(self) -> bytes:
         """What others have not been told yet, 9 bytes for each agent."""
@@ -122,7 +135,18 @@ class ProbeSharing:
         now = self._clock()
         for key, code in iter_unpack(_FORM, findings[: len(findings) // 9 * 9]):
             if code < len(_HEALTHS):
-                self._words[key] = _Word(now, _HEALTHS[code])
+                self._put(key, _Word(now, _HEALTHS[code]))
+
+    def _put(self, key: int, word: _Word) -> None:
+        """Keep a word, and drop old ones: members tell of agents that are not listed here as well."""
+        words = self._words
+        words[key] = word
+        words.move_to_end(key)
+        for _ in range(_DROPPED_AT_ONCE):
+            oldest = next(iter(words))
+            if word.at - words[oldest].at <= KEPT_TIMES * self._patience_s:
+                return
+            del words[oldest]
 
     def _key_of(self, agent: Candidate) -> int:
         return agent_key(agent.name, agent.url, self._place)

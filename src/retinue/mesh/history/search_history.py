@@ -1,7 +1,8 @@
 """Follows searches to the calls that come of them, and keeps what came of each.
 
 A call belongs to a search if it names the search's id, else to the newest search of its caller within ten
-minutes that listed the skill, else to the prompt of its run. A call that no search led to leaves no record.
+minutes that listed the skill. A step of a run belongs to a search of this run only, else to its prompt.
+A call that no search led to leaves no record.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ from retinue.mesh.observing.call_figures import AGENT_FAILURES
 from retinue.mesh.observing.events import CallEndedEvent, Event
 
 LISTED_FOR_S = 600.0
-"""How long a search may lead to a call."""
+"""How long a search may lead to a call that does not name it."""
+
+NAMED_FOR_S = 3_600.0
+"""How long a search may lead to a call that names its id."""
 
 CORRECTED_WITHIN_S = 60.0
 """Another skill of the same search that is called within this time corrects the earlier one."""
@@ -84,15 +88,22 @@ class _Search:
     at: float
     offers: dict[tuple[str, str], _Offer | None] = field(default_factory=dict)
     only_roles: bool = False
+    run: str | None = None
+    """The run that has searched."""
     starter: int | None = None
     """The hashed caller that has started the run."""
     last: tuple[Experience, bool, float] | None = None
-    """The newest record, whether its skill is read-only, and when the call ended."""
+    """The newest record of a call that was done, whether its skill is read-only, and when the call ended."""
 
 
 def is_search_id(text: str) -> bool:
     """Whether a text has the length of the id of a search; others, which callers may send, are not kept."""
     return len(text) == 2 * _SEARCH_ID_BYTES
+
+
+def find_run_id(run_step: str | None) -> str | None:
+    """The id of the run of a step, None outside of runs; branches belong to their run."""
+    return run_step.partition("/")[0] if run_step else None
 
 
 class EndedCall(NamedTuple):
@@ -149,6 +160,9 @@ class SearchHistory:
         self._book = ExperienceBook()
         self.wishes = WishBook()
         self._store: HistoryStore | None = None
+        self._find_store: Callable[[], HistoryStore] | None = None
+        self.why_off = "this process keeps none"
+        """Why no calls leave records."""
         self._hashes: Hashes | None = None
         self._callers = Callers(_UNKEYED)
         self._searches: OrderedDict[int, deque[_Search]] = OrderedDict()
@@ -191,12 +205,16 @@ class SearchHistory:
         Raises StateError.
         """
         self._store, self._hashes, self._subscribe = store, hashes, subscribe
-        self._callers = Callers(hashes)
+        self._callers, self.wishes.policy = Callers(hashes), wishes
         for record in store.read():
             self._stored.add(record.id)
             self._drop(self._book.put(record))
         self._read_at = self._clock()
         self.wishes.open(store.read_wishes(), wishes)
+
+    def stay_off(self, find_store: Callable[[], HistoryStore], why: str) -> None:
+        """Keep nothing; ``find_store`` gives what was kept before, which is read only to forget it."""
+        self._find_store, self.why_off = find_store, why
 
     # searches
 
@@ -222,18 +240,24 @@ class SearchHistory:
         )
 
     def note_search(
-        self, principal: Principal, text: str, hits: Iterable[tuple[Entry, str]], *, is_wish: bool = False
+        self,
+        principal: Principal,
+        text: str,
+        hits: Iterable[tuple[Entry, str]],
+        *,
+        is_wish: bool = False,
+        run: str | None = None,
     ) -> str | None:
         """Remember a search and the skills that it listed; returns its id, None while the history is off.
 
-        ``is_wish`` = no skill serves the request.
+        ``is_wish`` = no skill serves the request. ``run`` is the id of the run that searches.
         """
         if self._hashes is None:
             return None
         stems = self._hashes.of_request(text)
         if not stems:
             return None
-        search = _Search(_make_id(), principal.id, stems, self._monotonic())
+        search = _Search(_make_id(), principal.id, stems, self._monotonic(), run=run)
         for entry, skill_id in list(hits)[:_MAX_LISTED]:
             offer = self._describe(entry, skill_id)
             if offer is None:
@@ -247,7 +271,7 @@ class SearchHistory:
         held.setdefault(caller, deque(maxlen=_MAX_SEARCHES)).append(search)
         held.move_to_end(caller)
         trim(held, MAX_CALLERS)
-        oldest = self._monotonic() - LISTED_FOR_S
+        oldest = self._monotonic() - NAMED_FOR_S
         while next(iter(held.values()))[-1].at < oldest:  # the searches of this caller end the loop
             held.popitem(last=False)
         if is_wish:
@@ -302,9 +326,6 @@ class SearchHistory:
         offer = None if search is None else search.offers.get(place) or self._find_offer(search, place)
         if search is None or offer is None:
             return
-        now = self._monotonic()
-        if search.last is not None and not call.run_step:
-            self._correct(search.last, offer, now)
         record = Experience(
             f"{search.id}{self._hashes.of(repr(offer.key)) & 0xFFFFFFFF:08x}",
             self._clock(),
@@ -314,22 +335,36 @@ class SearchHistory:
             caller,
             call.verdict,
         )
-        self._put(record)
-        search.last = record, offer.is_read_only, now
+        known = self._book.find(record.id)
+        if known is None or known.verdict not in ("good", "bad"):  # what a person said stays
+            self._put(record)
         if call.verdict == "done":
+            now = self._monotonic()
+            if search.last is not None and not call.run_step:
+                self._correct(search.last, offer, now)
+            search.last = record, offer.is_read_only, now
             self.wishes.fulfil(search.id)
 
     def rate(
-        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = ""
+        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = "", agent: str = ""
     ) -> SkillKey | None:
-        """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
+        """Keep what a person says of the newest call of a skill by this caller; None if there is none.
+
+        ``agent`` leaves only calls of the agent of this name; it may be gone.
+        """
         if self._hashes is None:
             return None
         self.catch_up()
-        caller = self._callers.hash(principal)
+        caller, entry = self._callers.hash(principal), self._find_named(agent) if agent else None
+        place = None if entry is None else (entry.source, name_agent(entry.name, entry.id))
+
+        def is_meant(key: SkillKey) -> bool:
+            is_agent = key.agent == agent if place is None else (key.source, key.agent) == place
+            return key.skill == skill and (not agent or is_agent)
+
         for record in reversed(self._book.list_all()):
             is_named = search_id in ("", record.id[: 2 * _SEARCH_ID_BYTES])
-            if is_named and record.caller == caller and record.key.skill == skill:
+            if is_named and record.caller == caller and is_meant(record.key):
                 self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
                 return record.key
         return None
@@ -342,7 +377,10 @@ class SearchHistory:
         return self._book.list_all()
 
     async def forget(self) -> int:
-        """Remove all records and wishes; returns how many there were."""
+        """Remove all records and wishes, also while the history is off; returns how many there were.
+
+        Raises StateError.
+        """
         async with self._storing:
             await self._flush()  # the number has also what is not written yet
             for searches in (self._searches, self._searches_of_members):
@@ -353,7 +391,13 @@ class SearchHistory:
             self._dropped.clear()
             self._book.clear()
             self.wishes.clear()
-            return 0 if self._store is None else await asyncio.to_thread(self._store.forget, self._clock())
+            return await asyncio.to_thread(self._forget_stored)
+
+    def _forget_stored(self) -> int:
+        store = self._store
+        if store is None and self._find_store is not None:
+            store = self._find_store()
+        return 0 if store is None else store.forget(self._clock())
 
     async def flush(self) -> None:
         """Write what changed; what cannot be written stays for the next time."""
@@ -361,7 +405,7 @@ class SearchHistory:
             await self._flush()
 
     async def read_others(self) -> None:
-        """Read the records of other hubs on the same database."""
+        """Read the records and wishes of other hubs on the same database."""
         async with self._storing:
             await self._read_others()
 
@@ -394,6 +438,7 @@ class SearchHistory:
         try:
             forgotten_at = await asyncio.to_thread(self._store.forgotten_at)
             records = await asyncio.to_thread(self._store.read, self._read_at - _OVERLAP_S)
+            wishes = await asyncio.to_thread(self._store.read_wishes) if self.wishes.policy != "off" else ()
         except StateError as error:
             _log.warning("history not read", error=error.message)
             return
@@ -407,7 +452,7 @@ class SearchHistory:
                 # it may have been written after the other hub removed everything
                 self._stored.discard(record.id)
                 self._dropped.add(record.id)
-        self.wishes.clear_until(forgotten_at)
+        self.wishes.read_others(wishes, forgotten_at)
         for record in records:
             if (
                 record.at > forgotten_at
@@ -457,15 +502,19 @@ class SearchHistory:
         return self._searches if find_voice(caller) == caller else self._searches_of_members
 
     def _find_search(self, call: EndedCall, caller: int, place: tuple[str, str]) -> _Search | None:
-        searches = self._find_searches(caller).get(caller, ())
-        oldest = self._monotonic() - LISTED_FOR_S
-        for search in reversed(searches):
-            if search.at >= oldest and place in search.offers and call.search in ("", search.id):
+        run, is_named = find_run_id(call.run_step), bool(call.search)
+        oldest = self._monotonic() - (NAMED_FOR_S if is_named else LISTED_FOR_S)
+        for search in reversed(self._find_searches(caller).get(caller, ())):
+            is_meant = search.id == call.search if is_named else search.run == run
+            # a step of a run has nothing to do with what its caller searched elsewhere, even if it names it
+            is_own = run is None or search.run == run
+            if search.at >= oldest and is_meant and is_own and place in search.offers:
                 return search
         return self._find_run(call)
 
     def _find_run(self, call: EndedCall) -> _Search | None:
-        return self._runs.get(call.run_step.partition("/")[0]) if call.run_step else None
+        run = find_run_id(call.run_step)
+        return None if run is None else self._runs.get(run)
 
     def _find_offer(self, search: _Search, place: tuple[str, str]) -> _Offer | None:
         """The skill that a step of a run has called; None for a search, which has listed its skills."""

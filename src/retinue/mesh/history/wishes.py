@@ -60,11 +60,48 @@ class WishBook:
         for wish in wishes:
             if policy == "off":
                 self._dropped.add(wish.id)
-                continue
-            if wish.text and policy != "text":
-                wish = Wish(wish.id, wish.at, wish.stems, wish.caller, "")
-                self._changed[wish.id] = wish
-            self._wishes[wish.id] = wish
+            else:
+                self._take(wish)
+
+    def read_others(self, stored: Iterable[Wish], forgotten_at: float) -> None:
+        """Take over what hubs have stored, and forget what another one has removed.
+
+        At ``forgotten_at`` one of them has forgotten everything.
+        """
+        self.clear_until(forgotten_at)
+        if self.policy == "off":
+            return
+        shared: set[str] = set()
+        for wish in stored:
+            if wish.at <= forgotten_at:  # it was written after another hub had removed everything
+                self._dropped.add(wish.id)
+            elif wish.id not in self._dropped:
+                shared.add(wish.id)
+                if wish.id not in self._wishes:
+                    self._take(wish)
+        for wish_id in self._wishes.keys() - shared - self._changed.keys():
+            del self._wishes[wish_id]
+        self._settle()
+
+    def _take(self, wish: Wish) -> None:
+        """Hold a stored wish, without the words that the owner does not permit."""
+        if wish.text and self.policy != "text":
+            wish = self._changed[wish.id] = Wish(wish.id, wish.at, wish.stems, wish.caller, "")
+        self._wishes[wish.id] = wish
+
+    def _settle(self) -> None:
+        """Put the wishes of several hubs in order, and drop repeated ones and those beyond the limits."""
+        kept = sorted(self._wishes.values(), key=lambda one: (one.at, one.id))
+        self._wishes = {wish.id: wish for wish in kept}
+        requests: set[tuple[int, tuple[int, ...]]] = set()
+        counts: Counter[int] = Counter()
+        for wish in reversed(kept):
+            request, voice = (wish.caller, wish.stems), find_voice(wish.caller)
+            if request in requests or counts[voice] >= MAX_PER_CALLER or len(requests) >= MAX_WISHES:
+                self._remove(wish.id)
+            else:
+                requests.add(request)
+                counts[voice] += 1
 
     def note(self, wish_id: str, at: float, stems: tuple[int, ...], caller: int, text: str) -> None:
         """Keep one request; a repeated one of the same caller replaces the earlier one."""

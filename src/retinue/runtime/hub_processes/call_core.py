@@ -134,7 +134,7 @@ def _share_health(dispatcher: Dispatcher, directory: Directory, leader: Leader) 
 
     def note_health(candidate: Candidate, health: Health, reason: str) -> None:
         directory.record_health(candidate, health, reason)
-        is_open = dispatcher.agent_stats.of(candidate).breaker.is_open
+        is_open = dispatcher.agent_stats.of(candidate).is_broken
         leader.note_health(candidate, health, reason, is_open=is_open)
 
     dispatcher.health_sink = note_health

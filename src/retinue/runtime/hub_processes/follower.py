@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -24,9 +23,9 @@ from retinue.core.trust import Trust
 from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
-from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.history.search_history import EndedCall
+from retinue.mesh.slices import run_in_slices
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.runtime.hub_processes.forwarding import read_inside, render_inside, request_inside
 from retinue.runtime.hub_processes.leader import (
@@ -55,10 +54,6 @@ ROWS_KEPT = 10_000
 """Rows that wait for a leader that has ended; beyond that the oldest are dropped."""
 
 TOUCH_EVERY_S = 10.0
-
-_PAGE = 500
-_LOADED_AT_ONCE = 1_000
-"""Stored entries that are read before other tasks run: about 5 ms."""
 
 _T = TypeVar("_T")
 
@@ -312,38 +307,40 @@ class DirectoryFollower:
 
     async def read_all(self) -> None:
         """Make the directory as the state has it, because changes may have been missed."""
-        stored: dict[ListingKey, Entry] = {}
-        for number, entry in enumerate(self._store.load()):
-            stored[entry.id] = entry
-            if number % _LOADED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        known = {entry.id: entry for entry in self._directory.list_held()}
-        changed = [key for key, entry in stored.items() if not _is_same(entry, known.get(key))]
-        await self._apply([*changed, *(key for key in known if key not in stored)])
+        stored: set[ListingKey] = set()
+        changed: list[ListingKey] = []
+
+        def compare() -> Iterator[None]:
+            for entry in self._store.load():
+                stored.add(entry.id)
+                if entry != self._directory.find_entry(entry.id):
+                    changed.append(entry.id)
+                yield
+            for entry in list(self._directory.list_held()):
+                if entry.id not in stored:
+                    changed.append(entry.id)
+                yield
+
+        await run_in_slices(compare())
+        await self._apply(changed)
 
     async def _apply(self, keys: Sequence[ListingKey]) -> None:
-        for start in range(0, len(keys), _PAGE):
-            page = keys[start : start + _PAGE]
-            listings = {listing.id: listing for listing in self._store.find_all(page)}
-            for key in page:
-                listing = listings.get(key)
+        def take() -> Iterator[None]:
+            for key in keys:
+                listing = self._store.find(key)
                 if listing is None:
                     self._directory.remove(key)
                 else:
                     self._take(listing)
-            await asyncio.sleep(0)
+                yield
+
+        await run_in_slices(take())
 
     def _take(self, listing: Listing) -> None:
         before = self._directory.find_entry(listing.id)
         entry = self._directory.follow(listing)
         if entry.health == "healthy" and before is not None and before.health != "healthy":
             self._agent_stats.of(entry).probe_answered()
-
-
-def _is_same(stored: Entry, known: Entry | None) -> bool:
-    if known is None:
-        return False
-    return stored == replace(known, standby=False)
 
 
 def list_followed(sources: Iterable[Source], leader: Leader, store: SqliteListings) -> list[FollowedSource]:

@@ -122,7 +122,7 @@ class LeaderExchange:
     def _note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
         """Record what calls have shown of an agent; if its breaker is open, it opens in all processes."""
         self._record_health(candidate, health, reason)
-        if self._process.dispatcher.agent_stats.of(candidate).breaker.is_open:
+        if self._process.dispatcher.agent_stats.of(candidate).is_broken:
             self.tell(BREAKER, [list(candidate.id), reason])
 
     def _own_changed(self, change: Change) -> None:

@@ -104,10 +104,9 @@ class UpkeepPart(Part):
 
 
 def _put_breakers(figures: Figures, agent_stats: AgentStatsTable) -> None:
-    breakers = agent_stats.list_breakers()
-    open_ones = [name for name, is_open in breakers if is_open]
+    agents, open_ones = agent_stats.count_breakers()
     figures.put("retinue_circuit_breakers", len(open_ones), "open")
-    figures.put("retinue_circuit_breakers", len(breakers) - len(open_ones), "closed")
+    figures.put("retinue_circuit_breakers", agents - len(open_ones), "closed")
     names = BoundedNames()
     figures.put_all("retinue_circuit_breaker_open", {(names(name),): 1.0 for name in open_ones})
 
@@ -260,6 +259,8 @@ class BackgroundTasks:
         if change.kind == "removed" or not change.measured:
             self._schedule.forget(change.entry.id)  # a card that was published anew is a sign of life
             self._sharing.forget(change.entry)
+            for left in change.list_left():
+                self._sharing.forget(left)
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]], every_s: Callable[[], float]) -> None:

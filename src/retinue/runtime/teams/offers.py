@@ -31,7 +31,8 @@ def check_card(team: Team, name: str, skills: Iterable[Skill]) -> None:
 def offers_locked_tools(team: Team, name: str, offered: Iterable[str]) -> bool:
     """Whether an import offers all tools of its lock. Raises TeamRefusedError for more than these."""
     locked = {tool.id for tool in team.lock.imports[name].tools} if name in team.lock.imports else set()
-    if locked and (more := sorted({*offered} - locked)):
+    tools = {*offered}
+    if locked and (more := sorted(tools - locked)):
         problem = f"the import {name} offers {more[0]}, which its lock does not have"
         raise TeamRefusedError("tools_differ", team.name, problem, remedy=_REMEDY)
-    return locked <= {*offered}
+    return locked <= tools

@@ -275,7 +275,7 @@ def read_installed(store: TeamStore, name: str, digest: str) -> Team:
 
 @lru_cache(maxsize=16)
 def _parse(content: bytes, digest: str) -> Team:
-    return read_config(content, digest=digest, where=digest[:19])
+    return read_config(content, digest=digest, where=digest[:19], is_installed=True)
 
 
 def render_settings(team: Team) -> bytes:

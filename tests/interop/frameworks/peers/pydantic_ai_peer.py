@@ -38,6 +38,7 @@ def make_toolset() -> MCPToolset[Any]:
     return MCPToolset(
         transport,
         tool_error_behavior="failed",
+        init_timeout=60,  # of 5 s: a server starts slowly while other tests run
         elicitation_handler=None if JOB["answer"] is None else answer,
     )
 

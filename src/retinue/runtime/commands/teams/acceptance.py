@@ -11,6 +11,7 @@ import semver
 
 from retinue.core.errors import InvalidSettingError, TeamRefusedError
 from retinue.runtime.teams.store import TeamRow
+from retinue.team.fields import is_version_in
 from retinue.team.package import Team
 
 
@@ -33,7 +34,7 @@ def check_requires(team: Team) -> None:
     if required is None:
         return
     try:
-        fits = all(semver.Version.parse(own).match(part.strip()) for part in required.split(","))
+        fits = is_version_in(own, required)
     except ValueError:
         fits = False
     if not fits:

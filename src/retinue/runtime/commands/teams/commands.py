@@ -115,6 +115,7 @@ class TeamCommands(TeamViews):
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
+        pulled.verify(self._trusted_keys())  # before the state gets a folder of its name
         await wait_for_drain(self._store, self._state, team, options.rollout, echo)
         with self._store.changing(team.name) as row:
             refuse_other_rollout(row, team.digest)

@@ -19,7 +19,7 @@ import orjson
 from retinue.core.errors import InvalidSettingError
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.commands.teams.import_tools import read_tools
-from retinue.runtime.commands.teams.source import LOCKS, PYLOCK, TeamSource, read_source, write_lock
+from retinue.runtime.commands.teams.source import TeamSource, read_source, write_lock
 from retinue.runtime.teams.environments import (
     Environments,
     read_licences,
@@ -29,7 +29,18 @@ from retinue.runtime.teams.environments import (
 from retinue.runtime.teams.programs import import_command
 from retinue.storage.files import make_folder, replace_file, storage_errors
 from retinue.team.definition import DATA, LOCK_FILE, TeamAgent, TeamImport
-from retinue.team.lock import LockedAgent, LockedImport, LockedSkill, TeamLock, render_lock
+from retinue.team.lock import (
+    LOCKS,
+    PACKAGE,
+    PACKAGE_LOCK,
+    PYLOCK,
+    LockedAgent,
+    LockedImport,
+    LockedSkill,
+    TeamLock,
+    check_access,
+    render_lock,
+)
 from retinue.team.packages import list_packages
 from retinue.team.vendored import list_lock_files, parse_pylock
 
@@ -68,6 +79,7 @@ def lock_team(folder: Path, environments: Environments, environ: Mapping[str, st
     _check_names(agents)
     files = {file.path: file.row.sha256 for file in source.files if file.path != LOCK_FILE}
     lock = TeamLock.model_validate({"schema": 1, "files": files, "agents": agents, "imports": imports})
+    check_access(source.definition, lock)
     lock = lock.model_copy(update={"licences": _read_licences(source, lock, environments)})
     write_lock(folder, render_lock(lock))
     return lock
@@ -173,18 +185,16 @@ def _lock_import(folder: Path, name: str, table: TeamImport, environ: Mapping[st
     package, _, version = (table.npm or "").rpartition("@")
     manifest = {"name": f"team-import-{name}", "private": True, "dependencies": {package: version}}
     with storage_errors(place):
-        replace_file(place / "package.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2), mode=0o644)
-        (place / "package-lock.json").unlink(missing_ok=True)
+        replace_file(place / PACKAGE, orjson.dumps(manifest, option=orjson.OPT_INDENT_2), mode=0o644)
+        (place / PACKAGE_LOCK).unlink(missing_ok=True)
     _run(
         ("npm", "install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"),
         place,
         environ,
         f"imports.{name}",
     )
-    count = check_package_lock(
-        (place / "package-lock.json").read_bytes(), package, version, f"imports.{name}"
-    )
-    return LockedImport(lock=f"{LOCKS}/{name}/package-lock.json", packages=count)
+    count = check_package_lock((place / PACKAGE_LOCK).read_bytes(), package, version, f"imports.{name}")
+    return LockedImport(lock=f"{LOCKS}/{name}/{PACKAGE_LOCK}", packages=count)
 
 
 def _read_tools(
@@ -200,7 +210,7 @@ def _read_tools(
         return locked
     lock = (folder / locked.lock).read_bytes()
     if table.npm is not None:
-        environments.make_npm((folder / locked.lock).with_name("package.json").read_bytes(), lock)
+        environments.make_npm((folder / locked.lock).with_name(PACKAGE).read_bytes(), lock)
     else:
         environments.make_python(lock, is_agent=False)
     with TemporaryDirectory() as data:

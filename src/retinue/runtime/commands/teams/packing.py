@@ -23,6 +23,7 @@ from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
 from retinue.team.layout_file import render_layout
+from retinue.team.lock import check_access
 from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
 from retinue.web.http_client import HttpClient
@@ -55,6 +56,7 @@ class TeamPackages:
         """
         source = await asyncio.to_thread(read_source, folder)
         lock = source.read_lock()
+        check_access(source.definition, lock)
         source.check_secrets(os.environ)
         check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
         files = list(source.files)

@@ -36,7 +36,7 @@ from retinue.settings import Settings
 from retinue.storage.files import make_folder, storage_errors
 from retinue.storage.state import State
 from retinue.team.consent import Consent, describe_consent
-from retinue.team.definition import TeamCheck
+from retinue.team.definition import BudgetTable, TeamCheck
 from retinue.team.files import TeamFile
 from retinue.team.package import Team
 from retinue.team.replay import ReplayedCall, count_verdicts, exit_status, judge
@@ -195,8 +195,10 @@ async def _install(own: State, pulled: PulledTeam) -> Team:
     imports = {
         name: table for name, table in team.definition.imports.items() if table.package or table.openapi
     }
-    definition = team.definition.model_copy(update={"llm": {}, "imports": imports, "check": TeamCheck()})
-    offline = replace(team, definition=definition)
+    left_out = {"llm": {}, "budget": BudgetTable(), "imports": imports, "check": TeamCheck()}
+    definition = team.definition.model_copy(update=left_out)
+    locked = {name: team.lock.imports[name] for name in imports}
+    offline = replace(team, definition=definition, lock=team.lock.model_copy(update={"imports": locked}))
     store = TeamStore(own)
     await unpack(store, pulled, offline)
     make_environments(store, offline, os.environ)

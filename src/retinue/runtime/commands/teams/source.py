@@ -14,14 +14,9 @@ from retinue.storage.files import replace_file, storage_errors
 from retinue.team.definition import FILE, LOCK_FILE, TeamDefinition, TeamSchedule, parse_definition
 from retinue.team.files import MAX_FILE_BYTES, MAX_FILES, TeamFile, find_list_problem, find_path_problem
 from retinue.team.from_config import CONFIG_FILE, Conversion, convert_config, holds_credential
-from retinue.team.lock import TeamLock, parse_lock
+from retinue.team.lock import LOCKS, PACKAGE_LOCK, PYLOCK, TeamLock, parse_lock
 from retinue.team.trace import FOLDER as TRACES
 from retinue.team.trace import parse_trace
-
-LOCKS = "locks"
-"""The folder of the lock files of imports, below that of ``team.toml``."""
-
-PYLOCK = "pylock.toml"
 
 _IGNORED = frozenset(
     {
@@ -30,7 +25,7 @@ _IGNORED = frozenset(
     }
 )
 _IGNORED_ENDINGS = (".pyc", ".pyo", ".swp", "~")
-_GENERATED = frozenset({LOCK_FILE, PYLOCK, "package-lock.json"})
+_GENERATED = frozenset({LOCK_FILE, PYLOCK, PACKAGE_LOCK})
 _MIN_SECRET_CHARS = 8
 
 

@@ -12,7 +12,7 @@ import structlog
 from retinue.authoring.agent import Agent
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME
-from retinue.mesh.history.records import Hashes
+from retinue.mesh.history.records import Hashes, HistoryStore
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
@@ -32,7 +32,7 @@ _log = structlog.get_logger("retinue.history")
 class HistoryPart(Part):
     """Keeps the history of the calls of a hub; off, it stores nothing and changes no ranking.
 
-    A command without a hub uses the file of the state, but does not connect to a server for it.
+    A command without a hub uses the file of the state. To a server it connects only to forget everything.
     """
 
     name = "history"
@@ -43,9 +43,13 @@ class HistoryPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         history, table = process.get(SearchHistory), process.tables.get(HistoryTable)
-        shares = process.tables.get(Settings).database is not None
-        is_server = shares and process.kind == "command"
-        if table.keep and not is_server:
+        shares = _find_server(process) is not None
+        why_off = "" if table.keep else "history.keep is false"
+        if not why_off and shares and process.kind == "command":
+            why_off = "hubs keep the history in the database; ask one of them"
+        if why_off:
+            history.stay_off(partial(_find_store, process), why_off)
+        else:
             await asyncio.to_thread(self._open, process, history, table)
 
         @asynccontextmanager
@@ -64,19 +68,28 @@ class HistoryPart(Part):
             await history.flush()
 
     def _open(self, process: Process, history: SearchHistory, table: HistoryTable) -> None:
-        # imported here, because a process that is switched off needs no store
-        from retinue.storage.history_store import FileDatabase, ServerDatabase, SqlHistory
-
-        url, state = process.tables.get(Settings).database, process.state
-        is_server = url is not None and url.startswith("postgres")
-        database = ServerDatabase(url) if is_server and url else FileDatabase(state.history, state.root)
         events = process.dispatcher.admission.events
         subscribe = partial(events.subscribe_later, history.observe)
         history.catch_up = events.flush
         try:
-            history.open(SqlHistory(database), Hashes(state.mesh_key()), table.wishes, subscribe)
+            store, hashes = _find_store(process), Hashes(process.state.mesh_key())
+            history.open(store, hashes, table.wishes, subscribe)
         except StateError as error:
             _log.warning("no history of calls", error=error.message, remedy=error.remedy)
+
+
+def _find_server(process: Process) -> str | None:
+    """The url of the server that the hubs share; None = the history is in the state."""
+    url = process.tables.get(Settings).database
+    return url if url is not None and url.startswith("postgres") else None
+
+
+def _find_store(process: Process) -> HistoryStore:
+    # imported here, because a process that is switched off needs no store
+    from retinue.storage.history_store import FileDatabase, ServerDatabase, SqlHistory
+
+    url, state = _find_server(process), process.state
+    return SqlHistory(FileDatabase(state.history, state.root) if url is None else ServerDatabase(url))
 
 
 async def _write(history: SearchHistory, shares: bool) -> None:

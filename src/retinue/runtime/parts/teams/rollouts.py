@@ -278,7 +278,8 @@ def _make_examiner(process: Process, chain: TraceContext) -> Examiner:
     table = process.tables.get(ExamTable)
 
     async def dispatch(call: Call) -> Outcome:
-        trace = call.trace.with_extension(TraceExtension(call.trace.allowance, others))
+        own = {} if call.trace.extension is None else call.trace.extension.others
+        trace = call.trace.with_extension(TraceExtension(call.trace.allowance, {**others, **own}))
         return await process.dispatcher.dispatch(replace(call, trace=trace, listing=None))
 
     return Examiner(dispatch, ExamLimits(table.calls, table.timeout_s, table.dollars))

@@ -35,8 +35,9 @@ async def find_tools(
     async def effect() -> Any:
         searches = []
         extended = box.copy()
+        origin, run_id = frame.request.origin, frame.context.run_id
         for call in calls:
-            offers = await frame.tools.caller.find_skills(_what(call), frame.request.origin, _LOOKED_AT)
+            offers = await frame.tools.caller.find_skills(_what(call), origin, _LOOKED_AT, run_id=run_id)
             permitted = [
                 offer for offer in offers if is_permitted(offer.agent, offer.skill, plan.patterns, plan.deny)
             ]
