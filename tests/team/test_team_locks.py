@@ -37,10 +37,6 @@ from retinue.team.packages import list_packages
 from tests.processes.running import wait_until
 from tests.team.conftest import WriteTeam
 
-WHEEL = (
-    '{ url = "https://files.example/pet_server-1.2.3-py3-none-any.whl", '
-    f'hashes = {{ sha256 = "{"ab" * 32}" }} }}'
-)
 NPM_LOCK, PYTHON_LOCK = "package-lock.json", "pylock.toml"
 INTEGRITY = "sha512-" + "a" * 86 + "=="
 
@@ -69,32 +65,40 @@ def test_a_package_lock_names_the_version_and_a_hash_of_everything() -> None:
             check_package_lock(content, "server", "1.2.3", "imports.x")
 
 
-def pylock(version: str = "1.2.3", wheel: str = WHEEL, *, name: str = "Pet_Server", more: str = "") -> bytes:
+def wheel(name: str = "pet_server", version: str = "1.2.3") -> str:
+    url = f"https://files.example/{name}-{version}-py3-none-any.whl"
+    return f'{{ url = "{url}", hashes = {{ sha256 = "{"ab" * 32}" }} }}'
+
+
+WHEEL = wheel()
+
+
+def pylock(
+    version: str = "1.2.3", wheels: str | None = None, *, name: str = "pet-server", more: str = ""
+) -> bytes:
     lock = f'lock-version = "1.0"\ncreated-by = "uv"\n[[packages]]\nname = "{name}"\nversion = "{version}"\n'
-    return (lock + (f"wheels = [{wheel}]\n" if wheel else "") + more).encode()
+    content = wheel(name.replace("-", "_"), version) if wheels is None else wheels
+    return (lock + (f"wheels = [{content}]\n" if content else "") + more).encode()
 
 
 def test_a_lock_of_python_names_the_version_and_a_hash_of_every_wheel() -> None:
-    other = (
-        f'[[packages]]\nname = "other"\nversion = "2"\nwheels = [{WHEEL.replace("pet_server", "other")}]\n'
-    )
+    other = f'[[packages]]\nname = "other"\nversion = "2"\nwheels = [{wheel("other", "2")}]\n'
     for has_wheels in (False, True):
-        assert (
-            check_pylock(pylock(more=other), "pet-server[x]==1.2.3", "imports.x", has_wheels=has_wheels) == 2
-        )
+        count = check_pylock(pylock(more=other), "Pet_Server[x]==1.2.3", "x", has_wheels=has_wheels)
+        assert count == 2
     local = WHEEL.replace("https://files.example", "file:///wheels")
-    assert check_pylock(pylock(wheel=local), "pet-server==1.2.3", "imports.x", has_wheels=True) == 1
+    assert check_pylock(pylock(wheels=local), "pet-server==1.2.3", "imports.x", has_wheels=True) == 1
     archive = f'[[packages]]\nname = "other"\narchive = {WHEEL.replace(".whl", ".zip")}\n'
     folder = '[[packages]]\nname = "other"\ndirectory = { path = "/srv/other" }\n'
     for content, problem in (
         (pylock("1.2.4"), "has pet-server 1.2.4, not 1.2.3"),
         (pylock(name="pet-servers"), "does not have pet-server"),
-        (pylock(wheel=WHEEL.replace("sha256", "md5")), "no SHA-256"),
-        (pylock(wheel=WHEEL.replace("ab", "")), "no SHA-256"),
-        (pylock(wheel=WHEEL.replace("https:", "http:")), "no address with https"),
-        (pylock(wheel=local), "no address with https"),
-        (pylock(wheel=WHEEL.replace("url =", "path =")), "no address with https"),
-        (pylock(wheel=""), "pet-server is no wheel"),
+        (pylock(wheels=WHEEL.replace("sha256", "md5")), "no SHA-256"),
+        (pylock(wheels=WHEEL.replace("ab", "")), "no SHA-256"),
+        (pylock(wheels=WHEEL.replace("https:", "http:")), "no address with https"),
+        (pylock(wheels=local), "no address with https"),
+        (pylock(wheels=WHEEL.replace("url =", "path =")), "no address with https"),
+        (pylock(wheels=""), "pet-server is no wheel"),
         (pylock(more=archive), "other is no wheel"),
         (pylock(more=folder), "other is no wheel"),
         (b"[", "cannot be read"),
