@@ -98,7 +98,7 @@ def test_a_lock_of_python_names_the_version_and_a_hash_of_every_wheel() -> None:
         (pylock(wheels=WHEEL.replace("https:", "http:")), "no address with https"),
         (pylock(wheels=local), "no address with https"),
         (pylock(wheels=WHEEL.replace("url =", "path =")), "no address with https"),
-        (pylock(wheels=""), "pet-server is no wheel"),
+        (pylock(wheels=""), "cannot be read"),
         (pylock(more=archive), "other is no wheel"),
         (pylock(more=folder), "other is no wheel"),
         (b"[", "cannot be read"),
