@@ -3,9 +3,11 @@
 The questions of MetaTool are split as in `benchmarks.ranking`. A use is a question of the tuning half whose
 right tool was called and was done; a wrong report names another tool that the search gave. The weights were
 chosen with ``python -m benchmarks.history choose``, which asks other questions of the tuning half and of
-the sets of `benchmarks.intents`. The figures below ask the held-out half, and the reported sets of
-`benchmarks.intents`, which took no part. A tenth, or half, of the tools are never used. A figure is the
-change of hit@1 or recall@5 in points, with its 95 % interval of 400 bootstrap samples of the questions.
+the sets of `benchmarks.intents`. The figures below ask the held-out half, and the other sets of
+`benchmarks.history_sets`, which took no part; a set that is missing is named and left out. Each set begins
+with hit@1 and recall@5 without history, beside those of SQLite FTS5 with its ``porter`` tokenizer. A tenth,
+or half, of the tools are never used. A figure is the change of hit@1 or recall@5 in points, with its 95 %
+interval of 400 bootstrap samples of the questions.
 """
 
 from __future__ import annotations
@@ -20,16 +22,8 @@ from functools import cache
 from statistics import median
 
 from benchmarks.figures import Figure
-from benchmarks.intents import (
-    load_acid,
-    load_banking,
-    load_bfcl,
-    load_clinc,
-    load_hwu,
-    load_redwood,
-    load_sgd,
-    load_sgd_test,
-)
+from benchmarks.history_sets import HistorySet, load_sets
+from benchmarks.intents import load_acid, load_banking, load_bfcl, load_clinc
 from benchmarks.ranking import (
     SCOPES,
     Catalogue,
@@ -37,7 +31,9 @@ from benchmarks.ranking import (
     find_metatool,
     load_metatool,
     metatool_catalogue,
+    rank_by_fts5,
 )
+from benchmarks.search import Score, mean_interval, score_questions
 from retinue.mesh.entry import Entry
 from retinue.mesh.history import learned_ranking, request_likelihood
 from retinue.mesh.history.experience_book import MAX_RECORDS, ExperienceBook
@@ -49,7 +45,9 @@ USES = (1, 5, 20)
 CASES = ((1, 0.0), (5, 0.0), (5, 0.1), (5, 0.3), (20, 0.0))
 """Uses of each tool, and the share of wrong reports."""
 
-INTENTS = (load_clinc, load_hwu, load_sgd, load_acid, load_redwood, load_sgd_test)
+SPARSE_CASES = ((1, 0.0),)
+"""The same for sets with one use of a tool."""
+
 QUESTIONS = 1_000
 """Questions of each set."""
 
@@ -78,40 +76,66 @@ class Result:
 
 
 def measure() -> Iterator[Figure]:
-    folder = find_metatool()
-    if folder is None:
-        print("  SKIPPED: MetaTool is missing; RETINUE_METATOOL names its folder", flush=True)
+    """The figures of each set that is there, then the cost with the first dense one."""
+    dense: HistorySet | None = None
+    for one in load_sets():
+        dense = dense or (None if one.is_sparse else one)
+        yield from measure_set(one)
+    if dense is None:
+        print("  SKIPPED: cost of a search; no set with many requests for each tool is there", flush=True)
         return
-    data = load_metatool(folder)
-    catalogue = metatool_catalogue(data, data.held_out[:QUESTIONS])
-    intents = itertools.chain.from_iterable(load("reported") for load in INTENTS)
-    for reported, pool in ((catalogue, data.tuning), *intents):
-        yield from _measure_set(replace(reported, questions=reported.questions[:QUESTIONS]), pool)
+    catalogue, uses = dense.catalogue, dense.uses
     search = catalogue.open_search()
-    yield from _measure_cost(search, catalogue, use(search, data.tuning, pick_used(catalogue, 1.0), 20, 0.0))
-    yield from _measure_full(catalogue, data.tuning)
+    yield from _measure_cost(search, catalogue, use(search, uses, pick_used(catalogue, 1.0), 20, 0.0))
+    yield from _measure_full(catalogue, uses)
 
 
-def _measure_set(catalogue: Catalogue, pool: Sequence[Question]) -> Iterator[Figure]:
+def measure_set(one: HistorySet) -> Iterator[Figure]:
+    """The figures of one set: without history and of FTS5, then what the uses change."""
+    catalogue = replace(one.catalogue, questions=one.catalogue.questions[:QUESTIONS])
     search = catalogue.open_search()
+    yield from _measure_cards(catalogue, search)
+    if one.is_sparse:
+        used = frozenset[str]().union(*(tools for _, tools in one.uses))
+        yield from _measure_uses(f"{catalogue.name}, {len(used)} tools used", search, catalogue, one, used)
+        return
     for share in SHARES:
-        used = pick_used(catalogue, share)
-        before = ask(search, catalogue.questions, used, ExperienceBook())
         name = f"{catalogue.name}, {share:.0%} of the tools used"
-        for is_used, group in ((True, "used"), (False, "never used")):
-            asked = f"{name}, {len(before.first[is_used])} questions of {group} tools, no history"
-            yield Figure(f"{asked}: hit@1", percent(before.first[is_used]), "%")
-            yield Figure(f"{asked}: recall@5", percent(before.five[is_used]), "%")
-        for uses, wrong in CASES:
-            after = ask(search, catalogue.questions, used, use(search, pool, used, uses, wrong))
-            told = f"{name}, {uses} uses" + (f", {wrong:.0%} wrong" if wrong else "")
-            has_target = (uses, wrong) == (GAIN_USES, 0.0)
-            for is_used, group, target in ((True, "used", -GAIN), (False, "never used", 0.0)):
-                for label, now, earlier in (
-                    ("hit@1", after.first[is_used], before.first[is_used]),
-                    ("recall@5", after.five[is_used], before.five[is_used]),
-                ):
-                    changes = [int(one) - int(other) for one, other in zip(now, earlier, strict=True)]
+        yield from _measure_uses(name, search, catalogue, one, pick_used(catalogue, share))
+
+
+def _measure_cards(catalogue: Catalogue, search: SkillSearch) -> Iterator[Figure]:
+    """All questions of a set, without history and by FTS5."""
+    every = ask(search, catalogue.questions, frozenset(), ExperienceBook())
+    theirs = score_questions(catalogue, rank_by_fts5(catalogue.listings), Score([], []))
+    name = f"{catalogue.name}, {len(catalogue.questions)} questions"
+    for label, ours, others in (
+        ("hit@1", every.first[False], theirs.first),
+        ("recall@5", every.five[False], theirs.five),
+    ):
+        yield Figure(f"{name}, no history: {label} {mean_interval(ours)}", percent(ours), "%")
+        yield Figure(f"{name}, FTS5: {label} {mean_interval(others)}", percent(others), "%")
+
+
+def _measure_uses(
+    name: str, search: SkillSearch, catalogue: Catalogue, one: HistorySet, used: frozenset[str]
+) -> Iterator[Figure]:
+    before = ask(search, catalogue.questions, used, ExperienceBook())
+    for is_used, group in ((True, "used"), (False, "never used")):
+        asked = f"{name}, {len(before.first[is_used])} questions of {group} tools, no history"
+        yield Figure(f"{asked}: hit@1", percent(before.first[is_used]), "%")
+        yield Figure(f"{asked}: recall@5", percent(before.five[is_used]), "%")
+    for uses, wrong in SPARSE_CASES if one.is_sparse else CASES:
+        after = ask(search, catalogue.questions, used, use(search, one.uses, used, uses, wrong))
+        told = f"{name}, {uses} {'use' if uses == 1 else 'uses'}" + (f", {wrong:.0%} wrong" if wrong else "")
+        has_target = (uses, wrong) == (GAIN_USES, 0.0)
+        for is_used, group, target in ((True, "used", -GAIN), (False, "never used", 0.0)):
+            for label, now, earlier in (
+                ("hit@1", after.first[is_used], before.first[is_used]),
+                ("recall@5", after.five[is_used], before.five[is_used]),
+            ):
+                changes = [int(new) - int(old) for new, old in zip(now, earlier, strict=True)]
+                if changes:
                     yield Figure(
                         f"{told}, {group}: {label}, points lost {_interval(changes)}",
                         -percent(changes),
@@ -138,7 +162,7 @@ def _measure_cost(search: SkillSearch, catalogue: Catalogue, book: ExperienceBoo
         began = time.process_time()
         ask(search, questions, frozenset(), history)
         spent_ms = 1000 * (time.process_time() - began) / len(questions)
-        yield Figure(f"MetaTool, one search, {name}: CPU", spent_ms, "ms")
+        yield Figure(f"{catalogue.name}, one search, {name}: CPU", spent_ms, "ms")
 
 
 def _measure_full(catalogue: Catalogue, pool: Sequence[Question]) -> Iterator[Figure]:

@@ -102,15 +102,15 @@ def _measure_quality(catalogue: Catalogue) -> Iterator[Figure]:
         ours, theirs = Score([], []), Score([], [])
         for part in parts:
             search = part.open_search()
-            _score(part, lambda text, search=search: _first_skills(search, text), ours)  # type: ignore[misc]
-            _score(part, rank_by_fts5(part.listings), theirs)
+            score_questions(part, lambda text, search=search: _first_skills(search, text), ours)  # type: ignore[misc]
+            score_questions(part, rank_by_fts5(part.listings), theirs)
         label = f"{catalogue.name}, {'all' if size is None else size} skills"
         for name, values, others in (
             ("hit@1", ours.first, theirs.first),
             ("recall@5", ours.five, theirs.five),
         ):
-            yield Figure(f"{label}: {name} {_interval(values)}", _percent(values), _UNIT)
-            yield Figure(f"{label}: {name} of FTS5 {_interval(others)}", _percent(others), _UNIT)
+            yield Figure(f"{label}: {name} {mean_interval(values)}", _percent(values), _UNIT)
+            yield Figure(f"{label}: {name} of FTS5 {mean_interval(others)}", _percent(others), _UNIT)
 
 
 def sample_catalogues(catalogue: Catalogue, size: int, seed: int = 1) -> Iterator[Catalogue]:
@@ -163,12 +163,12 @@ def _measure_agents(catalogue: Catalogue) -> Iterator[Figure]:
         return list(dict.fromkeys(hit.entry.key for hit in hits))
 
     for name, rank in (("agents", rank_agents), ("agents of the best skills", rank_by_skill)):
-        score = _score(replace(catalogue, questions=questions), rank, Score([], []))
+        score = score_questions(replace(catalogue, questions=questions), rank, Score([], []))
         yield Figure(
-            f"{catalogue.name}, {name}: hit@1 {_interval(score.first)}", _percent(score.first), _UNIT
+            f"{catalogue.name}, {name}: hit@1 {mean_interval(score.first)}", _percent(score.first), _UNIT
         )
         yield Figure(
-            f"{catalogue.name}, {name}: recall@5 {_interval(score.five)}", _percent(score.five), _UNIT
+            f"{catalogue.name}, {name}: recall@5 {mean_interval(score.five)}", _percent(score.five), _UNIT
         )
 
 
@@ -250,7 +250,8 @@ def _measure_cost() -> Iterator[Figure]:
         yield Figure(f"a search among {skills:,} skills, processor time", spent_ms, "ms", target)
 
 
-def _score(catalogue: Catalogue, rank: Callable[[str], Sequence[str]], score: Score) -> Score:
+def score_questions(catalogue: Catalogue, rank: Callable[[str], Sequence[str]], score: Score) -> Score:
+    """The score with that of all questions of the catalogue added."""
     for text, tools in catalogue.questions:
         names = list(rank(text))[:_AT]
         score.first.append(bool(names) and names[0] in tools)
@@ -275,7 +276,7 @@ def _likely(fits: Sequence[Fit]) -> float:
     return _percent([fit.is_likely for fit in fits])
 
 
-def _interval(values: Sequence[bool]) -> str:
+def mean_interval(values: Sequence[bool]) -> str:
     """The 95 % interval of the mean, as text."""
     draw = random.Random(1)
     means = sorted(_percent(draw.choices(values, k=len(values))) for _ in range(BOOTSTRAPS))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import urllib3
@@ -17,7 +16,8 @@ import urllib3
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.processes.commands import retinue
-from tests.processes.running import is_running, program, wait_until
+from tests.processes.hub_processes import find_fork_server, find_leader, kill, list_children, wait_for_another
+from tests.processes.running import program, wait_until
 from tests.time_bounds import Stopwatch
 
 _AGENT = '''
@@ -122,38 +122,18 @@ class _Hub:
 
     def kill(self, *, leader: bool) -> None:
         """Kill one of the processes; returns when another one has its place."""
-        fork_server = self._children(self._parent).pop()
-        before = self._children(fork_server)
-        leading = self._find_leader(before)
+        fork_server = find_fork_server(self._parent)
+        before = list_children(fork_server)
+        leading = find_leader(self._home, before)
         killed = leading if leader else (before - {leading}).pop()
-        os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not is_running(killed), "the process has ended")
-        wait_until(
-            lambda: len(set(filter(is_running, self._children(fork_server))) - {killed}) == _PROCESSES,
-            "another process is started",
-        )
+        kill(killed)
+        wait_for_another(fork_server, before - {killed})
 
     def list_serving(self) -> set[str]:
         """The numbers of the processes that take connections."""
         head = {"connection": "close"}
         reply = urllib3.request("GET", f"{self._url}/metrics", headers=head, timeout=120.0, retries=False)
         return set(_UP.findall(reply.data.decode()))
-
-    def _find_leader(self, processes: set[int]) -> int:
-        lock = (self._home / "hub-leader.lock").stat().st_ino
-        leaders = set[int]()
-
-        def is_led() -> bool:
-            lines = Path("/proc/locks").read_text().splitlines()
-            holding = (line.split() for line in lines if f":{lock} " in line and "->" not in line)
-            leaders.update({int(words[4]) for words in holding} & processes)
-            return bool(leaders)
-
-        wait_until(is_led, "a process leads")
-        return leaders.pop()
-
-    def _children(self, process: int) -> set[int]:
-        return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
 def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
@@ -164,7 +144,8 @@ def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
     imported.write_text(_IMPORTED)
     arguments = ("hub", "--bare", "--processes", str(_PROCESSES), "--port", str(port))
     with (
-        program(*arguments, cwd=tmp_path, environment=_LIMITS) as started,
+        TemporaryDirectory() as temporary,
+        program(*arguments, cwd=tmp_path, environment={**_LIMITS, "TMPDIR": temporary}) as started,
         program("serve", "counting.py", cwd=tmp_path, environment=_NO_LIMITS) as served,
         ThreadPoolExecutor(8 * _IN_FLIGHT) as pool,
     ):
@@ -178,6 +159,7 @@ def test_no_limit_is_exceeded_while_each_process_of_a_hub_is_killed(
             session = _use_a_link(hub, pool)
             importing = ("import", "mcp-server", "loud", "--", sys.executable, str(imported))
             assert "1 skill" in retinue(*importing, cwd=tmp_path, environment={"HOME": str(tmp_path)})
+            _remove_old_files(Path(temporary))
             _exceed_a_rate_and_repeat_a_key(hub, tmp_path)
             assert hub.follow("GET", "/", cookie=session).status == 200, "the next leader knows the session"
             _exceed_a_chain(hub, tmp_path, pool)
@@ -191,6 +173,13 @@ def _count(tmp_path: Path, name: str) -> int:
     """How many calls have reached the agent."""
     file = tmp_path / name
     return file.stat().st_size if file.exists() else 0
+
+
+def _remove_old_files(temporary: Path) -> None:
+    """Do as a machine that removes old files from its folders for temporary ones."""
+    (shared,) = temporary.glob("retinue-hub-*")
+    for file in filter(Path.is_file, shared.iterdir()):
+        file.unlink()
 
 
 def _use_a_link(hub: _Hub, pool: ThreadPoolExecutor) -> str:

@@ -21,6 +21,14 @@ from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.mcp.clients import read_result
 from tests.processes.commands import run_command
+from tests.processes.freezing import freeze, list_databases
+from tests.processes.hub_processes import (
+    find_fork_server,
+    find_leader,
+    kill,
+    list_children,
+    wait_for_another,
+)
 from tests.processes.running import descendants, execute, is_running, program, wait_until, write_agent
 from tests.time_bounds import Stopwatch
 
@@ -31,8 +39,9 @@ _ONCE = {"connection": "close"}
 """Each request has a connection of its own, because a process that is killed takes its connections along."""
 
 
-def _metrics(url: str) -> str:
-    reply = urllib3.request("GET", f"{url}/metrics", headers=_ONCE, timeout=120.0, retries=False)
+def _metrics(url: str, token: str | None = None) -> str:
+    head = _ONCE if token is None else {**_ONCE, "authorization": f"Bearer {token}"}
+    reply = urllib3.request("GET", f"{url}/metrics", headers=head, timeout=120.0, retries=False)
     return reply.data.decode()
 
 
@@ -96,20 +105,20 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
         _calls(url, 20)
         # calls are counted in batches
         wait_until(lambda: sum(map(int, _AGENT_CALLS.findall(_metrics(url)))) == 20, "all are counted")
-        (fork_server,) = _list_children(hub.process.pid)
-        serving = _list_children(fork_server)
+        fork_server = find_fork_server(hub.process.pid)
+        serving = list_children(fork_server)
         assert len(serving) == 2
         for leads, is_forked in ((False, True), (True, True), (False, False)):
             if not is_forked:
-                _kill(fork_server)
-            leader = _find_leader(retinue_home, serving)
+                kill(fork_server)
+            leader = find_leader(retinue_home, serving)
             killed = leader if leads else (serving - {leader}).pop()
             if leads:
                 execute(url, "start_run", {"workflow": _FLOW, "run": "kept"})
-            _kill(killed)
+            kill(killed)
             # a busy machine starts the next process meanwhile
             assert max(_calls(url, 20)) < 20, "no call waits for the killed process"
-            serving = _wait_for_another(fork_server if is_forked else hub.process.pid, serving - {killed})
+            serving = wait_for_another(fork_server if is_forked else hub.process.pid, serving - {killed})
             stopwatch = Stopwatch()
             assert execute(url, "list_agents")["result"]["agents"][0]["name"] == "one-agent"
             stopwatch.check(10)
@@ -123,44 +132,6 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
         assert hub.end(signal.SIGTERM) == 0
         wait_until(lambda: not any(map(is_running, left)), "all of them have ended")
     assert not (retinue_home / "hub.json").exists()
-
-
-def _kill(process: int) -> None:
-    """Kill a process; returns when it has ended, because until then it may accept a connection."""
-    os.kill(process, signal.SIGKILL)
-    wait_until(lambda: not is_running(process), "the killed process has ended")
-
-
-def _wait_for_another(starter: int, others: set[int]) -> set[int]:
-    """Wait until a process is started again; returns all that serve."""
-    listing = set[int]()
-
-    def is_started() -> bool:
-        listing.update(filter(is_running, _list_children(starter) - others))
-        return bool(listing)
-
-    wait_until(is_started, "the process is started again")
-    return others | listing
-
-
-def _list_children(process: int) -> set[int]:
-    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
-
-
-def _find_leader(home: Path, processes: set[int]) -> int:
-    """The process that holds the lock of the leader, as soon as one does."""
-    lock = (home / "hub-leader.lock").stat().st_ino
-    leaders = set[int]()
-
-    def is_led() -> bool:
-        lines = Path("/proc/locks").read_text().splitlines()
-        # a line of one that waits has an arrow in front of the kind
-        holding = (line.split() for line in lines if f":{lock} " in line and "->" not in line)
-        leaders.update({int(words[4]) for words in holding} & processes)
-        return bool(leaders)
-
-    wait_until(is_led, "a process leads")
-    return leaders.pop()
 
 
 _ASKING = '''
@@ -253,8 +224,8 @@ def test_what_one_process_begins_any_other_goes_on_with(
         TokenFile(retinue_home / "keys").revoke(issued.id)
         wait_until(lambda: not any(client.accepts(token) for client in clients), "no process accepts it")
         # the next leader goes on with a session
-        (fork_server,) = _list_children(hub.process.pid)
-        _kill(_find_leader(retinue_home, _list_children(fork_server)))
+        fork_server = find_fork_server(hub.process.pid)
+        kill(find_leader(retinue_home, list_children(fork_server)))
         again = _Client(port)
         assert "asking__echo" in {
             tool["name"] for tool in again.ask_in(session, 9, "tools/list", {})["tools"]
@@ -422,6 +393,23 @@ def test_half_requests_new_settings_and_a_stop_reach_all_processes_and_lose_no_c
             settings.write_text("")
             hub.send(signal.SIGHUP)
             wait_until(lambda: all(client.is_let_in() for client in clients), "all processes let them in")
+            # SIGHUP reaches a process that starts, which here waits for the leader
+            fork_server = find_fork_server(hub.process.pid)
+            serving = list_children(fork_server)
+            leader = find_leader(retinue_home, serving)
+            freeze(leader, list_databases(retinue_home))
+            kill((serving - {leader}).pop())
+            (starting,) = wait_for_another(fork_server, {leader}) - {leader}
+            wait_until(lambda: _has_read_settings(starting), "the process has read its settings")
+            settings.write_text("[auth]\nanonymous = false\n")
+            hub.send(signal.SIGHUP)
+            os.kill(leader, signal.SIGCONT)
+            token = State(retinue_home).local_token()
+            wait_until(lambda: set(_UP.findall(_metrics(url, token))) == {"0", "1"}, "both serve again")
+            wait_until(lambda: not _lets_in(port), "the process that started lets nobody in")
+            settings.write_text("")
+            hub.send(signal.SIGHUP)
+            wait_until(lambda: _lets_in(port), "it lets them in again")
             # SIGTERM: calls that run are answered
             with ThreadPoolExecutor(_SLOW) as pool:
                 calls = [pool.submit(_wait, url, "late") for _ in range(_SLOW)]
@@ -440,6 +428,16 @@ def test_half_requests_new_settings_and_a_stop_reach_all_processes_and_lose_no_c
 def _wait(url: str, name: str) -> Any:
     request = {"jsonrpc": "2.0", "method": "wait", "id": 1, "params": {"name": name}}
     return _post(f"{url}/agents/waiting/execute", request, {})
+
+
+def _has_read_settings(process: int) -> bool:
+    """Whether a process of a hub has come so far that it shares memory with the others."""
+    return " rw-s " in Path(f"/proc/{process}/maps").read_text()
+
+
+def _lets_in(port: int) -> bool:
+    """Whether a process answers a caller without a token; a new connection for each process, and more."""
+    return any(_Client(port).is_let_in() for _ in range(_CLIENTS))
 
 
 def _is_refused(port: int) -> bool:

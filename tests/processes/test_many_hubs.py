@@ -1,4 +1,7 @@
-"""A rolling restart of two hubs behind a TCP balancer loses no call (docs/guides/many-hubs.md)."""
+"""A rolling restart of two hubs behind a TCP balancer loses no call (docs/guides/many-hubs.md).
+
+Each hub has one process, or two.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import orjson
+import pytest
 import urllib3
 
 from tests.ports import reserve_port
@@ -64,21 +68,26 @@ class Callers:
             thread.join(WAIT_S)
 
     def _call(self, url: str, seconds: float, repeat: bool) -> None:
-        request = {"jsonrpc": "2.0", "method": "work", "params": {"seconds": seconds}, "id": 1}
+        work = {"jsonrpc": "2.0", "method": "work", "params": {"seconds": seconds}, "id": 1}
+        # of several processes the leader answers this one
+        listing = {"jsonrpc": "2.0", "method": "list_agents", "id": 1}
         with urllib3.PoolManager(retries=False, timeout=WAIT_S) as pool:
             while not self._over.is_set():
-                try:
-                    headers = {"content-type": "application/json"}
-                    reply = pool.request(
-                        "POST", f"{url}/execute", body=orjson.dumps(request), headers=headers
-                    )
-                    if reply.status != 200 or reply.json().get("result") != "done":
-                        self.failures.append(f"{reply.status} {reply.data[:200]!r}")
-                except urllib3.exceptions.HTTPError as error:
-                    self.failures.append(repr(error))
+                self._request(pool, url, work, b'"done"')
                 self.calls += 1
                 if not repeat:
                     return
+                self._request(pool, url, listing, b'"slow-agent"')
+
+    def _request(self, pool: urllib3.PoolManager, url: str, request: object, expected: bytes) -> None:
+        headers = {"content-type": "application/json"}
+        try:
+            reply = pool.request("POST", f"{url}/execute", body=orjson.dumps(request), headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            self.failures.append(repr(error))
+        else:
+            if reply.status != 200 or expected not in reply.data:
+                self.failures.append(f"{reply.status} {reply.data[:200]!r}")
 
 
 def configuration(name: str, port: int, hubs: list[int]) -> str:
@@ -118,7 +127,8 @@ def is_ready(port: int) -> bool:
         return False
 
 
-def test_a_rolling_restart_behind_a_balancer_loses_no_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_rolling_restart_behind_a_balancer_loses_no_call(tmp_path: Path, processes: str) -> None:
     for kind in BALANCERS:
         get_program(kind)
     ports = [reserve_port(), reserve_port()]
@@ -137,7 +147,7 @@ def test_a_rolling_restart_behind_a_balancer_loses_no_call(tmp_path: Path) -> No
         return {"RETINUE_HOME": str(tmp_path / name), **shared}
 
     def start(number: int) -> Program:
-        hub = ("hub", "--bare", "--port", str(ports[number]))
+        hub = ("hub", "--bare", "--processes", processes, "--port", str(ports[number]))
         running = stack.enter_context(program(*hub, cwd=tmp_path, environment=home(f"hub{number}")))
         wait_until(lambda: is_ready(ports[number]), "the hub is ready")
         return running

@@ -113,6 +113,33 @@ async def test_a_signature_moved_to_another_repository_proves_nothing(
     assert caught.value.reason == "changed"
 
 
+async def test_the_hosts_of_a_document_are_shown_before_anything_is_unpacked(
+    teams: TeamCommands, write_team: WriteTeam, state: State
+) -> None:
+    more = '[imports.pets]\nopenapi = "documents/pets.json"\n'
+    folder = write_team()
+    (folder / "documents").mkdir()
+    operation = {"responses": {"200": {"description": "x"}}}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "P", "version": "1"},
+        "paths": {"/": {"get": operation}},
+    }
+    document["servers"] = [{"url": "https://pets.example/v1"}]
+    (folder / "documents" / "pets.json").write_bytes(orjson.dumps(document))
+    packed = await teams.pack(write_team(more=more, imports={"pets": {}}), registry=None, output=None)
+    shown: list[Consent] = []
+
+    def ask(consent: Consent) -> bool:
+        shown.append(consent)
+        return False
+
+    with pytest.raises(TeamRefusedError, match="nobody agreed"):
+        await teams.up("words", UpOptions(), ask, print)
+    assert shown[0].hosts == ("pets.example",)
+    assert not TeamStore(state).has("words", packed.team.digest)
+
+
 async def test_a_team_does_not_get_the_secret_of_another_team(
     teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

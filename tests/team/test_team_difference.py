@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError
 from retinue.oci.codec.manifest import parse_manifest
+from retinue.runtime.commands.teams.comparing import compare_content
+from retinue.team.change import Change, TeamContent, compare_words
 from retinue.team.consent import describe_consent
 from retinue.team.definition import parse_definition
-from retinue.team.difference import Change, TeamContent, compare_teams, compare_words, exit_status
+from retinue.team.difference import compare_teams, exit_status
 from retinue.team.files import TeamFile
 from retinue.team.lock import TeamLock
 from retinue.team.package import open_team, pack_team
+from retinue.team.packages import list_packages
 from retinue.team.schema_change import find_breaks
 
 DEFINITION = """
@@ -45,6 +51,8 @@ def content(
     output: dict[str, Any] | None = None,
     packages: str = "",
     licences: dict[str, str] | None = None,
+    tools: Mapping[str, Sequence[str]] | None = None,
+    documents: Mapping[str, bytes] | None = None,
 ) -> TeamContent:
     files = [
         TeamFile("team.toml", "team", definition.encode()),
@@ -52,6 +60,7 @@ def content(
         TeamFile("prompts/editor.md", "prompts", prompt.encode()),
         TeamFile("workflows/edit.yaml", "workflows", workflow.encode()),
     ]
+    files += [TeamFile(name, "documents", document) for name, document in (documents or {}).items()]
     path = "agents/word/pylock.toml"
     if packages:
         files.append(TeamFile(path, "agents", packages.encode()))
@@ -64,9 +73,12 @@ def content(
         "prompts/editor.md": {"name": "editor"},
     }
     parsed = parse_definition(definition.encode())
+    imports = {
+        key: {"tools": [{"id": tool} for tool in (tools or {}).get(key, ())]} for key in parsed.imports
+    }
     lock = TeamLock.model_validate(
         {
-            **{"schema": 1, "agents": agents, "imports": {key: {} for key in parsed.imports}},
+            **{"schema": 1, "agents": agents, "imports": imports},
             "licences": {path: licences} if licences else {},
         }
     )
@@ -130,6 +142,162 @@ def test_a_prompt_is_compared_word_by_word_and_new_tools_of_it_are_wider() -> No
         content(), content(prompt=PROMPT.replace("[count_words]", "[count_words, write_file]"))
     )
     assert ("its model may call write_file", True) in [(c.text, c.is_wider) for c in find(more, "prompt")]
+
+
+IMPORT = '[imports.files]\nurl = "http://f.example/mcp"\n[secrets]'
+MODEL = '[llm.m]\nmodel = "{}"\nmax_cost_per_day = 5.0\n[secrets]'
+
+
+def a_document(server: str, other: str = "") -> bytes:
+    operation: dict[str, Any] = {"operationId": "show", "responses": {"200": {"description": "x"}}}
+    more = {"servers": [{"url": other}]} if other else {}
+    api = {"openapi": "3.1.0", "info": {"title": "Pets", "version": "1"}, "servers": [{"url": server}]}
+    return orjson.dumps({**api, "paths": {"/a": {"get": operation}, "/b": {"get": operation, **more}}})
+
+
+def test_the_hosts_of_an_api_without_server_are_those_of_its_document() -> None:
+    pets = '[imports.pets]\nopenapi = "documents/pets.json"\n{}[secrets]'
+    documents = {
+        "before": a_document("https://pets.example/v1"),
+        "after": a_document("https://pets.example/v1", "https://evil.example/v1"),
+        "relative": a_document("/v1"),
+    }
+    teams = {
+        name: content(
+            DEFINITION.replace("[secrets]", pets.format("")), documents={"documents/pets.json": document}
+        )
+        for name, document in documents.items()
+    }
+    changes = find(compare_teams(teams["before"], teams["after"]), "host")
+    assert [(change.name, change.kind, change.is_wider) for change in changes] == [
+        ("evil.example", "added", True)
+    ]
+    after = teams["after"]
+    consent = describe_consent(after.team, "me", documents=after.files)
+    assert consent.hosts == ("evil.example", "pets.example")
+    (change, _) = find(compare_teams(teams["before"], teams["relative"]), "host")
+    unknown = "unknown ones of pets, because documents/pets.json cannot be read"
+    assert describe_consent(teams["relative"].team, "me", documents=teams["relative"].files).hosts == (
+        unknown,
+    )
+    (_, change) = find(compare_teams(teams["before"], teams["relative"]), "host")
+    assert (change.name, change.is_wider) == (unknown, True)
+    fixed = DEFINITION.replace("[secrets]", pets.format('server = "https://own.example"\n'))
+    one, other = (
+        content(fixed, documents={"documents/pets.json": documents[name]}) for name in ("before", "after")
+    )
+    assert find(compare_teams(one, other), "host") == []
+
+
+def test_a_new_tool_of_an_import_and_another_model_are_wider() -> None:
+    definition = DEFINITION.replace("[secrets]", IMPORT)
+    before, after = (
+        content(definition, tools={"files": tools}) for tools in (["read"], ["read", "write_file"])
+    )
+    (change,) = find(compare_teams(before, after), "skill")
+    assert (change.name, change.is_wider) == ("files/write_file", True)
+    assert exit_status(compare_teams(after, before)) == 1
+    one, other = (content(DEFINITION.replace("[secrets]", MODEL.format(name))) for name in ("m-1", "m-2"))
+    (change,) = find(compare_teams(one, other), "model")
+    assert (change.text, change.is_wider) == ("model m-1 → m-2", True)
+
+
+THINK = "name: edit\nsteps:\n  - id: think\n    think:\n      prompt: Edit.\n      tools: [count_words]\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (THINK, THINK.replace("[count_words]", "[count_words, write_file]"), "may call write_file"),
+        (THINK, THINK.replace("      tools: [count_words]\n", ""), "may call any skill that it finds"),
+        (THINK, THINK + "      model: other\n", "has a model that is other"),
+        (THINK + "      approve: [send]\n", THINK, "its model needs no person for send"),
+        (THINK + "      deny: [send]\n", THINK, "its model is no longer denied send"),
+        (THINK + "      limits: {calls: 5}\n", THINK, "limits.calls 5 → 60"),
+        (WORKFLOW, WORKFLOW + "  - id: more\n    workflow: publish\n", "it runs the workflow publish"),
+        (WORKFLOW, WORKFLOW + "  - id: more\n    role: review\n", "it asks the role review"),
+        (
+            WORKFLOW,
+            WORKFLOW + "  - id: more\n    agent: other\n    prompt: Do it.\n",
+            "it asks other",
+        ),
+        (WORKFLOW, WORKFLOW + "    compensate: {skill: forget}\n", "it calls forget"),
+        (WORKFLOW, "runs_as: mesh\n" + WORKFLOW, "it runs with the rights of the mesh"),
+    ],
+)
+def test_a_workflow_that_may_do_more_is_wider(before: str, after: str, text: str) -> None:
+    changes = compare_teams(content(workflow=before), content(workflow=after))
+    wider = [change.text for change in find(changes, "workflow") if change.is_wider]
+    assert any(text in shown for shown in wider), wider
+    assert exit_status(changes) == 3
+    assert exit_status(compare_teams(content(workflow=after), content(workflow=before))) == 1
+
+
+def test_new_and_changed_variables_are_wider_and_removed_ones_are_not() -> None:
+    table = 'target = "agents/word/agent.py"'
+    plain = content()
+    one, other = (content(DEFINITION.replace(table, f'{table}\nenv = {{ URL = "{v}" }}')) for v in "ab")
+    for before, after, text, is_wider in (
+        (plain, one, '"a"', True),
+        (one, other, '"a" → "b"', True),
+        (one, plain, "is gone", False),
+    ):
+        (change,) = find(compare_teams(before, after), "env")
+        assert (change.name, change.text, change.is_wider) == ("word-agent URL", text, is_wider)
+
+
+def test_a_workflow_that_cannot_be_read_is_wider() -> None:
+    (change, _) = compare_teams(content(), content(workflow="steps: 3\n"))
+    assert (change.text, change.is_wider) == ("what it calls cannot be read", True)
+
+
+PYLOCK = """
+[[packages]]
+name = "a"
+version = "1.0"
+wheels = [{{ url = "https://files.example/a.whl", hashes = {{ sha256 = "{}" }} }}]
+"""
+
+
+def test_a_package_with_another_hash_differs() -> None:
+    before, after = (content(packages=PYLOCK.format(letter * 64)) for letter in "ab")
+    (change,) = find(compare_teams(before, after), "packages")
+    assert change.details == ("~ a 1.0: its files have other hashes or addresses",)
+    rows = [{"version": "1.0", "resolved": "https://x", "integrity": f"sha512-{n}"} for n in (1, 2)]
+    locks = [orjson.dumps({"packages": {"node_modules/a": row}}) for row in rows]
+    assert list_packages("x.json", locks[0]) != list_packages("x.json", locks[1])
+
+
+def test_all_versions_of_a_package_in_one_lock_count() -> None:
+    rows = {"node_modules/a": {"version": "1.0"}, "node_modules/b/node_modules/a": {"version": "2.0"}}
+    assert list_packages("x.json", orjson.dumps({"packages": rows}))["a"].version == "1.0, 2.0"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('KEY = "a key"', 'KEY = "b key"', "a key → b key"),
+        ("[secrets]", "[rollout]\nsteps = [100]\n[secrets]", "steps [5, 25, 100] → [100]"),
+        ("[secrets]", "# a comment\n[secrets]", "337 → 349 bytes"),
+    ],
+)
+def test_digests_that_differ_are_never_the_same(old: str, new: str, text: str) -> None:
+    changes = compare_content(content(), content(DEFINITION.replace(old, new)))
+    assert exit_status(changes) == 1
+    assert any(text in change.text for change in changes), changes
+
+
+def test_digests_with_equal_files_of_equal_sizes_are_told_by_name() -> None:
+    same = (
+        DEFINITION.replace("[secrets]", "# one\n[secrets]"),
+        DEFINITION.replace("[secrets]", "# two\n[secrets]"),
+    )
+    (change,) = compare_content(content(same[0]), content(same[1]))
+    assert change.render() == ["~ files of the digest: team.toml differ"]
+    team = content().team
+    other = TeamContent(replace(team, digest="sha256:" + "1" * 64), content().files)
+    (change,) = compare_content(content(), other)
+    assert (change.text, exit_status([change])) == ("the lock, or the manifest, differs", 1)
 
 
 def test_a_workflow_is_compared_by_step_and_a_new_call_is_wider() -> None:

@@ -190,6 +190,12 @@ class ChildProcess:
             self._readers = [asyncio.create_task(self._keep_output(process))]
         return process
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
     async def wait(self) -> int:
         """Wait until it ends; returns the exit code."""
         assert self._process is not None, "started"

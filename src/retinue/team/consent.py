@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from retinue.core.errors import RetinueError
 from retinue.settings_tables import AccessTable
 from retinue.team.definition import TeamImport
 from retinue.team.package import Team
@@ -90,8 +91,13 @@ class Consent:
         return lines
 
 
-def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Consent:
-    """What running the team means; ``changes`` are lines about the difference to what runs."""
+def describe_consent(
+    team: Team, signer: str, changes: Sequence[str] = (), documents: Mapping[str, bytes] | None = None
+) -> Consent:
+    """What running the team means; ``changes`` are lines about the difference to what runs.
+
+    ``documents`` are those of `list_documents` by path.
+    """
     definition = team.definition
     users = definition.list_secret_users()
     return Consent(
@@ -100,7 +106,7 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         team.digest,
         signer,
         tuple(list_programs(team)),
-        tuple(list_hosts(team)),
+        tuple(list_hosts(team, documents or {})),
         tuple((name, text, tuple(users.get(name, ()))) for name, text in sorted(definition.secrets.items())),
         tuple(f"{name}={value}" for name, value in list_env(team).items()),
         tuple(list_access(team)),
@@ -140,13 +146,36 @@ def _describe_command(table: TeamImport) -> str:
     return program + args
 
 
-def list_hosts(team: Team) -> list[str]:
-    """The hosts that imports and models of the definition name; programs may reach any other."""
+def list_hosts(team: Team, documents: Mapping[str, bytes]) -> list[str]:
+    """The hosts that imports and models name; programs may reach any other.
+
+    ``documents`` are the files of `list_documents` by path, whose servers an API without ``server`` has.
+    """
     addresses = []
-    for table in team.definition.imports.values():
+    problems = []
+    for name, table in team.definition.imports.items():
         addresses += [address for address in (table.url, table.a2a, table.server) if address is not None]
+        if table.openapi is not None and table.server is None:
+            try:
+                addresses += _list_servers(name, table.openapi, documents.get(table.openapi, b""))
+            except RetinueError:
+                problems.append(f"unknown ones of {name}, because {table.openapi} cannot be read")
     addresses += [table.base_url for table in team.definition.llm.values() if table.base_url is not None]
-    return sorted({urlsplit(address).netloc for address in addresses})
+    return sorted({urlsplit(address).netloc for address in addresses}) + problems
+
+
+def list_documents(team: Team) -> list[str]:
+    """The paths of the documents that say to which hosts their imports send requests."""
+    tables = team.definition.imports.values()
+    return [table.openapi for table in tables if table.openapi is not None and table.server is None]
+
+
+def _list_servers(name: str, path: str, content: bytes) -> tuple[str, ...]:
+    # as the hub reads it; loaded for teams with such imports only
+    from retinue.openapi.codec.api import parse_api
+    from retinue.openapi.codec.reader import read_document
+
+    return parse_api(read_document(content, path), name, source=path).servers
 
 
 def list_env(team: Team) -> dict[str, str]:

@@ -7,65 +7,30 @@ model. It is *breaking* if callers of a skill must change.
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from retinue.core.errors import RetinueError
+from retinue.team.change import (
+    MAX_SHOWN,
+    Change,
+    Kind,
+    TeamContent,
+    changed_files,
+    compare_names,
+    compare_words,
+    is_more,
+)
 from retinue.team.consent import list_env, list_hosts
+from retinue.team.definition import RolloutTable
+from retinue.team.flow_change import compare_prompts, compare_workflows
 from retinue.team.package import Team
 from retinue.team.packages import LockedPackage, list_packages
 from retinue.team.schema_change import find_breaks
 from retinue.team.vendored import describe_vendored
 
-Kind = Literal["added", "removed", "changed"]
-_SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
-
 SAME, DIFFERENT, WIDER = 0, 1, 3
 """The exit statuses of ``retinue diff``."""
-
-_MAX_WORDS = 8_000
-_MAX_SHOWN = 12
-_WORD = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One difference: its area, the name of what differs, and a text; ``details`` are further lines."""
-
-    area: str
-    name: str
-    kind: Kind
-    text: str
-    is_wider: bool = False
-    is_breaking: bool = False
-    details: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The change as JSON."""
-        row: dict[str, Any] = {"area": self.area, "name": self.name, "change": self.kind, "text": self.text}
-        row |= {"wider": self.is_wider, "breaking": self.is_breaking}
-        return row | ({"details": list(self.details)} if self.details else {})
-
-    def render(self) -> list[str]:
-        """The change as lines of text."""
-        marks = "  WIDER" * self.is_wider + "  BREAKING" * self.is_breaking
-        return [f"{_SIGNS[self.kind]} {self.area} {self.name}: {self.text}{marks}"] + [
-            f"    {line}" for line in self.details
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class TeamContent:
-    """A team and its files by path."""
-
-    team: Team
-    files: Mapping[str, bytes]
-
-    def text_of(self, path: str) -> str:
-        """A file as text."""
-        return self.files.get(path, b"").decode("utf-8", "replace")
 
 
 def compare_teams(old: TeamContent, new: TeamContent) -> list[Change]:
@@ -80,14 +45,25 @@ def compare_teams(old: TeamContent, new: TeamContent) -> list[Change]:
         _compare_access,
         _compare_models,
         _compare_skills,
-        _compare_prompts,
-        _compare_workflows,
+        compare_prompts,
+        compare_workflows,
         _compare_schedules,
         _compare_packages,
         _compare_code,
         _compare_rest,
     )
     return [change for compare in comparisons for change in compare(old, new)]
+
+
+def name_rest(old: Team, new: Team) -> list[Change]:
+    """The change of digests that differ in nothing that `compare_teams` compares; [] for equal digests."""
+    if old.digest == new.digest:
+        return []
+    before, after = ({row.path: row for row in team.files} for team in (old, new))
+    paths = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    text = f"{', '.join(paths[:MAX_SHOWN])} differ" if paths else "the lock, or the manifest, differs"
+    more = f", and {len(paths) - MAX_SHOWN} more" if len(paths) > MAX_SHOWN else ""
+    return [Change("files", "of the digest", "changed", text + more)]
 
 
 def exit_status(changes: Iterable[Change]) -> int:
@@ -100,7 +76,7 @@ def exit_status(changes: Iterable[Change]) -> int:
 
 def _compare_programs(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = _programs(old.team), _programs(new.team)
-    yield from _compare_names("program", before, after, lambda text: text, is_wider=True)
+    yield from compare_names("program", before, after, lambda text: text, is_wider=True)
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
             text = f"{before[name]} → {after[name]}"
@@ -121,18 +97,20 @@ def _programs(team: Team) -> dict[str, str]:
 
 
 def _compare_hosts(old: TeamContent, new: TeamContent) -> Iterator[Change]:
-    before, after = dict.fromkeys(list_hosts(old.team), ""), dict.fromkeys(list_hosts(new.team), "")
-    yield from _compare_names("host", before, after, lambda _: "is named", is_wider=True)
+    before, after = (dict.fromkeys(list_hosts(one.team, one.files), "") for one in (old, new))
+    yield from compare_names("host", before, after, lambda _: "is named", is_wider=True)
 
 
 def _compare_secrets(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = old.team.definition.secrets, new.team.definition.secrets
-    yield from _compare_names("secret", before, after, lambda text: text, is_wider=True)
+    yield from compare_names("secret", before, after, lambda text: text, is_wider=True)
     users_before, users_after = (
         old.team.definition.list_secret_users(),
         new.team.definition.list_secret_users(),
     )
     for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name]:
+            yield Change("secret", name, "changed", f"{before[name]} → {after[name]}")
         receivers_before, receivers_after = {*users_before.get(name, ())}, {*users_after.get(name, ())}
         for receiver in sorted(receivers_after - receivers_before):
             yield Change("secret", name, "changed", f"{receiver} gets it, too", is_wider=True)
@@ -142,7 +120,7 @@ def _compare_secrets(old: TeamContent, new: TeamContent) -> Iterator[Change]:
 
 def _compare_env(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = list_env(old.team), list_env(new.team)
-    yield from _compare_names("env", before, after, str, is_wider=True)
+    yield from compare_names("env", before, after, str, is_wider=True)
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
             yield Change("env", name, "changed", f"{before[name]} → {after[name]}", is_wider=True)
@@ -167,9 +145,13 @@ def _compare_access(old: TeamContent, new: TeamContent) -> Iterator[Change]:
                     yield Change("access", name, "removed", f"{verb} {entry}")
 
 
+_OTHER_MODEL = frozenset({"provider", "model", "base_url", "api_key_env"})
+"""The keys that say which model answers, and with whose key."""
+
+
 def _compare_models(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = old.team.definition.llm, new.team.definition.llm
-    yield from _compare_names("model", before, after, lambda table: str(table.model), is_wider=True)
+    yield from compare_names("model", before, after, lambda table: str(table.model), is_wider=True)
     for name in sorted(before.keys() & after.keys()):
         rows_before, rows_after = (
             table.model_dump(mode="json", exclude={"env"}) for table in (before[name], after[name])
@@ -177,19 +159,15 @@ def _compare_models(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         for key in sorted(rows_before):
             if rows_before[key] != rows_after[key]:
                 is_limit = key.startswith(("max_cost", "max_tokens_per"))
-                is_wider = is_limit and _is_more(rows_before[key], rows_after[key])
+                is_wider = is_limit and is_more(rows_before[key], rows_after[key])
+                is_wider = is_wider or key in _OTHER_MODEL
                 text = f"{key} {rows_before[key]} → {rows_after[key]}"
                 yield Change("model", name, "changed", text, is_wider=is_wider)
     limits = old.team.definition.budget.model_dump(), new.team.definition.budget.model_dump()
     for key, limit in limits[0].items():
         if limit != (other := limits[1][key]):
             text = f"{key} {limit} → {other}"
-            yield Change("model", "budget of the team", "changed", text, is_wider=_is_more(limit, other))
-
-
-def _is_more(before: float | None, after: float | None) -> bool:
-    """Whether a limit permits more; None is no limit."""
-    return before is not None and (after is None or after > before)
+            yield Change("model", "budget of the team", "changed", text, is_wider=is_more(limit, other))
 
 
 def _compare_skills(old: TeamContent, new: TeamContent) -> Iterator[Change]:
@@ -197,7 +175,10 @@ def _compare_skills(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for name in sorted(before.keys() - after.keys()):
         yield Change("skill", name, "removed", "is gone", is_breaking=True)
     for name in sorted(after.keys() - before.keys()):
-        yield Change("skill", name, "added", after[name].description.split("\n")[0][:100] or "is new")
+        text = after[name].description.split("\n")[0][:100] or "is new"
+        # an agent offers its own code; what an import offers is done by others
+        is_tool = name.partition("/")[0] in new.team.definition.imports
+        yield Change("skill", name, "added", text, is_wider=is_tool)
     for name in sorted(before.keys() & after.keys()):
         one, other = before[name], after[name]
         if one == other:
@@ -209,7 +190,7 @@ def _compare_skills(old: TeamContent, new: TeamContent) -> Iterator[Change]:
         details = tuple(breaks)
         if one.description != other.description:
             details = (*details, *compare_words(one.description, other.description))
-        yield Change("skill", name, "changed", text, is_breaking=bool(breaks), details=details[:_MAX_SHOWN])
+        yield Change("skill", name, "changed", text, is_breaking=bool(breaks), details=details[:MAX_SHOWN])
 
 
 def _skills(team: Team) -> dict[str, Any]:
@@ -220,110 +201,14 @@ def _skills(team: Team) -> dict[str, Any]:
     return {**skills, **tools}
 
 
-def _compare_prompts(old: TeamContent, new: TeamContent) -> Iterator[Change]:
-    for path, before, after in _changed_files(old, new, "prompts"):
-        if before is None or after is None:
-            continue  # a program, which is told as one
-        tools_before, tools_after = _tools_of(before), _tools_of(after)
-        for tool in sorted(tools_after - tools_before):
-            yield Change("prompt", path, "changed", f"its model may call {tool}", is_wider=True)
-        for tool in sorted(tools_before - tools_after):
-            yield Change("prompt", path, "changed", f"its model may no longer call {tool}")
-        words = compare_words(before, after)
-        yield Change("prompt", path, "changed", _count_places(words), details=tuple(words[:_MAX_SHOWN]))
-
-
-def _tools_of(text: str) -> set[str]:
-    """The entries of ``tools`` in the front matter of an agent in Markdown; {} where it cannot be read."""
-    from retinue.markdown.definition import parse_agent  # loads YAML
-
-    try:
-        return {*parse_agent(text, "prompt", name="prompt").think.tools}
-    except RetinueError:
-        return set()
-
-
-def _compare_workflows(old: TeamContent, new: TeamContent) -> Iterator[Change]:
-    before = {name: old.text_of(path) for name, path in old.team.workflows.items()}
-    after = {name: new.text_of(path) for name, path in new.team.workflows.items()}
-    known = {skill for text in before.values() for skill in _called_skills(_steps_of(text))}
-    for name in sorted(before.keys() - after.keys()):
-        yield Change("workflow", name, "removed", "is gone", is_breaking=True)
-    for name in sorted(after.keys() - before.keys()):
-        new_calls = sorted(_called_skills(_steps_of(after[name])) - known)
-        text = f"is new; it calls {', '.join(new_calls)}" if new_calls else "is new"
-        yield Change("workflow", name, "added", text, is_wider=bool(new_calls))
-    for name in sorted(before.keys() & after.keys()):
-        if before[name] != after[name]:
-            yield from _compare_steps(name, _steps_of(before[name]), _steps_of(after[name]))
-
-
-def _compare_steps(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    new_calls = sorted(_called_skills(after) - _called_skills(before))
-    for step in sorted(before.keys() - after.keys()):
-        yield Change("workflow", name, "changed", f"the step {step} is gone")
-    for step in after:
-        if step not in before:
-            yield Change("workflow", name, "changed", f"the step {step} is new")
-        elif before[step] != after[step]:
-            keys = sorted(
-                key
-                for key in before[step].keys() | after[step].keys()
-                if before[step].get(key) != after[step].get(key)
-            )
-            details = tuple(
-                f"{key}: {before[step].get(key)!s:.80} → {after[step].get(key)!s:.80}" for key in keys
-            )
-            yield Change(
-                "workflow", name, "changed", f"the step {step} changes {', '.join(keys)}", details=details
-            )
-    if not new_calls and before == after:
-        yield Change("workflow", name, "changed", "its input, output or text changes")
-    for skill in new_calls:
-        yield Change("workflow", name, "changed", f"it calls {skill}", is_wider=True)
-
-
-def _steps_of(text: str) -> dict[str, Any]:
-    """The steps of a workflow by id, those of branches too; {} for one that cannot be read."""
-    from retinue.workflows.definitions.loading import load_definition  # loads YAML and CEL
-
-    try:
-        document = load_definition(text, source="workflow").to_json()
-    except RetinueError:
-        return {}
-    steps: dict[str, Any] = {}
-
-    def collect(value: Any) -> None:
-        if isinstance(value, list):
-            for item in value:
-                collect(item)
-        elif isinstance(value, Mapping):
-            if isinstance(value.get("id"), str):
-                steps[value["id"]] = value
-            for inner in value.values():
-                collect(inner)
-
-    collect(document.get("steps", []))
-    return steps
-
-
-def _called_skills(steps: Mapping[str, Any]) -> set[str]:
-    """The skills that steps call, with the agent where one is named."""
-    calls = set()
-    for step in steps.values():
-        if isinstance(skill := step.get("skill"), str):
-            agent = step.get("agent")
-            calls.add(f"{agent}/{skill}" if isinstance(agent, str) else skill)
-    return calls
-
-
-def _count_places(words: Sequence[str]) -> str:
-    return f"{len(words)} place{'s' * (len(words) != 1)}"
+def _describe_rollout(before: RolloutTable, after: RolloutTable) -> str:
+    one, other = before.model_dump(mode="json"), after.model_dump(mode="json")
+    return ", ".join(f"{key} {one[key]} → {other[key]}" for key in one if one[key] != other[key])
 
 
 def _compare_schedules(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = _schedules_of(old.team), _schedules_of(new.team)
-    yield from _compare_names("schedule", before, after, _describe_rule, is_wider=True)
+    yield from compare_names("schedule", before, after, _describe_rule, is_wider=True)
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
             text = f"{_describe_rule(before[name])} → {_describe_rule(after[name])}"
@@ -348,14 +233,20 @@ def _compare_packages(old: TeamContent, new: TeamContent) -> Iterator[Change]:
             *(f"- {name} {before[name].shown}" for name in sorted(before.keys() - after.keys())),
             *(f"+ {name} {after[name].shown}" for name in sorted(after.keys() - before.keys())),
             *(
-                f"~ {name} {before[name].shown} → {after[name].shown}"
+                _describe_package(name, before[name], after[name])
                 for name in sorted(before.keys() & after.keys())
                 if before[name] != after[name]
             ),
         ]
         if rows:
             text = f"{len(rows)} of {len(after)} packages differ"
-            yield Change("packages", owner, "changed", text, details=tuple(rows[:_MAX_SHOWN]))
+            yield Change("packages", owner, "changed", text, details=tuple(rows[:MAX_SHOWN]))
+
+
+def _describe_package(name: str, before: LockedPackage, after: LockedPackage) -> str:
+    if before.shown == after.shown:
+        return f"~ {name} {after.shown}: its files have other hashes or addresses"
+    return f"~ {name} {before.shown} → {after.shown}"
 
 
 def _read_packages(content: TeamContent, path: str | None) -> dict[str, LockedPackage]:
@@ -382,7 +273,7 @@ def _locks(old: TeamContent, new: TeamContent) -> Iterator[tuple[str, str | None
 def _compare_code(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     for layer in ("agents", "documents"):
         area = "code" if layer == "agents" else "document"
-        for path, before, after in _changed_files(old, new, layer):
+        for path, before, after in changed_files(old, new, layer):
             if path.endswith("pylock.toml"):
                 continue
             if before is None or after is None:
@@ -396,11 +287,13 @@ def _compare_code(old: TeamContent, new: TeamContent) -> Iterator[Change]:
 
 def _compare_rest(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     before, after = old.team.definition, new.team.definition
-    for key in ("version", "requires", "data", "check", "description"):
+    for key in ("name", "version", "requires", "data", "check", "rollout", "description"):
         value_before, value_after = getattr(before, key), getattr(after, key)
         if value_before != value_after:
-            text = "changes" if key == "check" else f"{value_before} → {value_after}"
-            yield Change("team", key, "changed", text)
+            text = f"{value_before} → {value_after}"
+            if key == "rollout":
+                text = _describe_rollout(value_before, value_after)
+            yield Change("team", key, "changed", "changes" if key == "check" else text)
     for name in sorted(before.imports.keys() & after.imports.keys()):
         one, other = before.imports[name], after.imports[name]
         is_other = one.model_copy(update={"env": {}}) != other.model_copy(update={"env": {}})
@@ -419,50 +312,3 @@ def _compare_rest(old: TeamContent, new: TeamContent) -> Iterator[Change]:
     if old.team.size_bytes != new.team.size_bytes:
         text = f"{old.team.size_bytes:,} → {new.team.size_bytes:,} bytes"
         yield Change("team", "size", "changed", text)
-
-
-def _changed_files(
-    old: TeamContent, new: TeamContent, layer: str
-) -> Iterator[tuple[str, str | None, str | None]]:
-    """The files of a layer that differ: path, text before and text after; None where there is none."""
-    before = {row.path: row.sha256 for row in old.team.files if row.layer == layer}
-    after = {row.path: row.sha256 for row in new.team.files if row.layer == layer}
-    for path in sorted(before.keys() | after.keys()):
-        if before.get(path) != after.get(path):
-            yield (
-                path,
-                old.text_of(path) if path in before else None,
-                new.text_of(path) if path in after else None,
-            )
-
-
-def _compare_names(
-    area: str,
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    describe: Callable[[Any], str],
-    *,
-    is_wider: bool,
-) -> Iterator[Change]:
-    for name in sorted(before.keys() - after.keys()):
-        yield Change(area, name, "removed", "is gone")
-    for name in sorted(after.keys() - before.keys()):
-        yield Change(area, name, "added", describe(after[name]) or "is new", is_wider=is_wider)
-
-
-def compare_words(before: str, after: str) -> list[str]:
-    """The places where two texts differ, each as one line with ``[-old-]`` and ``{+new+}``."""
-    words_before, words_after = _WORD.findall(before), _WORD.findall(after)
-    if len(words_before) + len(words_after) > _MAX_WORDS:
-        return [f"{len(words_before):,} → {len(words_after):,} words"]
-    places = []
-    matcher = difflib.SequenceMatcher(None, words_before, words_after, autojunk=False)
-    for tag, start, end, start_after, end_after in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        gone, come = "".join(words_before[start:end]), "".join(words_after[start_after:end_after])
-        context = "".join(words_before[max(0, start - 6) : start])
-        following = "".join(words_before[end : end + 6])
-        middle = (f"[-{gone.strip()}-]" if gone else "") + (f"{{+{come.strip()}+}}" if come else "")
-        places.append(" ".join(f"{context}{middle}{following}".split()))
-    return places

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from retinue.team.difference import compare_words
+from retinue.team.change import compare_words
 from retinue.team.trace import RecordedAnswer, RecordedCall
 
 Verdict = Literal["equal", "different", "failed", "cannot tell"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.runtime.hub_processes import accepting
 from retinue.runtime.hub_processes.accepting import LOOK_S, SHARE_LATE, Acceptor, serving_shared
-from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.board import Board, create_board
 from retinue.runtime.serving import Stop
 from retinue.web.connection_gate import HttpLimits
 from tests.system import WAIT_S
@@ -34,7 +35,8 @@ async def _ask(port: int) -> bytes:
 async def test_a_process_that_starts_leaves_connections_to_one_that_serves_until_it_is_ready(
     tmp_path: Path,
 ) -> None:
-    boards = [Board(tmp_path / "board", index, 2) for index in range(2)]
+    file = create_board(tmp_path)
+    boards = [Board(os.dup(file), 0, 2), Board(file, 1, 2)]
     is_ready: list[bool] = []
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -98,7 +100,7 @@ async def test_many_connections_that_wait_for_a_busy_or_frozen_process_are_accep
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: int, most_turns: int
 ) -> None:
     turns, come = 0, 64
-    board = Board(tmp_path / "board", 0, 2)
+    board = Board(create_board(tmp_path), 0, 2)
 
     def count_turn(count: int, processes: int) -> bool:
         nonlocal turns
@@ -121,7 +123,7 @@ async def test_a_flood_of_connections_leaves_turns_to_those_that_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "MAX_AT_ONCE", 8)
-    board = Board(tmp_path / "board", 0, 2)
+    board = Board(create_board(tmp_path), 0, 2)
     with ExitStack() as stack:
         stack.callback(board.close)
         waiting = _Waiting(stack, board, 64, 0)

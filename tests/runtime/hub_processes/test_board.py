@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from retinue.core.errors import BusyError, InvalidSettingError
 from retinue.mesh.admission import LimitSettings, ProcessLimits
-from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.board import Board, create_board
 from retinue.runtime.hub_processes.parent import count_processes
 from retinue.runtime.hub_processes.place import HubPlace, own_names, owner_of, take_place
 from retinue.storage.state import State
@@ -19,7 +20,8 @@ from retinue.storage.task_store import StoredTask, TaskStore
 @pytest.fixture
 def boards(tmp_path: Path) -> Iterator[list[Board]]:
     """The board as two processes have it."""
-    boards = [Board(tmp_path / "board", index) for index in range(2)]
+    file = create_board(tmp_path)
+    boards = [Board(os.dup(file), 0), Board(file, 1)]
     yield boards
     for board in boards:
         board.close()
@@ -55,14 +57,14 @@ def test_a_process_gives_way_to_one_that_serves_and_has_fewer_connections(boards
 
 def test_a_process_counts_the_chains_that_it_begins(tmp_path: Path) -> None:
     for index, count in ((0, 3), (1, 3), (2, 3), (63, 64)):
-        make = own_names(HubPlace(index, count, tmp_path, "hub-1", 0, 0))
+        make = own_names(HubPlace(index, count, tmp_path, "hub-1", 0, 0, 0))
         names = {make() for _ in range(20)}
         assert len(names) == 20
         assert {owner_of(name.encode(), count) for name in names} == {index}
 
 
 def test_a_process_finds_its_place_once(tmp_path: Path) -> None:
-    place = HubPlace(1, 2, tmp_path, "hub-1", 7, 8)
+    place = HubPlace(1, 2, tmp_path, "hub-1", 7, 8, 9)
     environ = {"RETINUE_HUB_PLACE": place.as_variable()}
     assert take_place(environ) == place
     assert take_place(environ) is None

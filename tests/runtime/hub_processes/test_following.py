@@ -102,7 +102,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
         history.open(stored, Hashes(b"k" * 64), "text", lambda: None)
         process = cast(Process, _Parts(dispatcher, [led, figures, history, AuditLog(rows.append)]))
         inner = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        place = HubPlace(1, 2, tmp_path, "hub-1", 0, 0)
+        place = HubPlace(1, 2, tmp_path, "hub-1", 0, 0, 0)
         inner.bind(place.socket_of(0))
         inner.listen()
         exchange = LeaderExchange(process)
@@ -258,7 +258,7 @@ async def test_the_history_of_the_leader_knows_what_came_of_calls_in_other_proce
     caller = Principal("token:anna", "token", frozenset({"mesh"}))
     searches = [hub.history.note_search(caller, text, [(entry, "create_plan")]) for text in ("plan", "trip")]
     history, reached = LedHistory(EventBus()), [9]  # no process has this number
-    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0, 0))
     leader = Leader(lambda: forwarder.session(reached[0]))
     leader.history = history
     call = Call("c1", "create_plan", {}, caller, "mcp", TraceContext("t1"))
@@ -281,7 +281,7 @@ async def test_the_history_of_the_leader_knows_what_came_of_calls_in_other_proce
 async def test_what_the_leader_did_not_take_is_sent_again(hub: Hub, tmp_path: Path) -> None:
     (entry,) = hub.followed.list_entries()
     reached, figures = [9], DecisionFigures()  # no process has this number
-    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0, 0))
     leader = Leader(lambda: forwarder.session(reached[0]))
     leader.find_decisions = lambda: figures
     figures.add([[["permit", "few", 2]], [["few", "permit", 2]]])
@@ -370,7 +370,7 @@ async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub
 
 
 async def test_no_call_is_counted_while_no_process_leads(tmp_path: Path) -> None:
-    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0, 0))
     with pytest.raises(BusyError, match="leading process"):
         await LedCounts(Leader(lambda: forwarder.session(0))).take([Count("two", 2, 3600.0)])
     await forwarder.aclose()

@@ -39,7 +39,7 @@ async def _show(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def _leader(folder: Path) -> AsyncIterator[Forwarder]:
-    place = HubPlace(1, 2, folder, "hub-1", 0, 0)
+    place = HubPlace(1, 2, folder, "hub-1", 0, 0, 0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as inner:
         inner.bind(place.socket_of(0))
         inner.listen()
@@ -101,7 +101,7 @@ async def test_a_forwarded_request_arrives_as_its_client_has_sent_it(tmp_path: P
 
 
 async def test_a_request_whose_process_is_gone_is_answered_with_503(tmp_path: Path) -> None:
-    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0))
+    forwarder = Forwarder(HubPlace(1, 2, tmp_path, "hub-1", 0, 0, 0))
     start, body = await _ask(forwarder, b"{}", [(b"content-length", b"2")])
     await forwarder.aclose()
     assert start["status"] == 503

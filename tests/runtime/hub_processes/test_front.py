@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
-from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.board import Board, create_board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Front, Reach
 from retinue.runtime.hub_processes.place import HubPlace, owner_of
@@ -57,9 +58,9 @@ class Process:
         self.directory = Directory(MemoryListings())
         lookup = cast(Any, self.directory)
         self.dispatcher = Dispatcher(agent="retinue", lookup=lookup, invoker_of=lambda listing: lookup)
-        self.board_path = folder / "board"
-        self.board = Board(self.board_path, 1)
-        place = HubPlace(1, 3, folder, "hub-1", 0, 0)
+        self.board_file = create_board(folder)
+        self.board = Board(self.board_file, 1)
+        place = HubPlace(1, 3, folder, "hub-1", 0, 0, 0)
         reach = Reach(
             self.directory,
             self.dispatcher,
@@ -167,7 +168,7 @@ async def test_the_leader_chooses_the_agent_while_exams_are_required(tmp_path: P
 async def test_a_chain_of_calls_is_counted_by_one_process(process: Process) -> None:
     boards: list[Callable[[], None]] = []
     for index in (0, 2):
-        board = Board(process.board_path, index)
+        board = Board(os.dup(process.board_file), index)
         board.note_serving()
         boards.append(board.close)
     paths = ("/execute", "/agents/plan-agent/execute")
@@ -248,7 +249,7 @@ async def test_calls_in_a_session_are_answered_here_if_the_leader_has_told_of_it
 
 
 async def test_a_suspended_call_and_a_chain_of_mcp_calls_are_found_by_their_names(process: Process) -> None:
-    other = Board(process.board_path, 2)
+    other = Board(os.dup(process.board_file), 2)
     other.note_serving()
     modern = {"mcp-protocol-version": MODERN}
     for process_2, here in ((_IDS[2], _IDS[1]),):
@@ -268,7 +269,7 @@ def _send(message_id: str, **message: object) -> dict[str, object]:
 
 
 async def test_a_message_of_a2a_is_answered_where_its_task_or_the_same_message_is(process: Process) -> None:
-    other = Board(process.board_path, 2)
+    other = Board(os.dup(process.board_file), 2)
     for board in (process.board, other):
         board.note_serving()
     path = "/agents/plan-agent"

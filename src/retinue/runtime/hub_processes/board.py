@@ -1,8 +1,11 @@
 """What the processes of one hub share in memory: who serves, their connections, and the rates of callers.
 
-The board is a small file that every process maps. A process writes its own row only, and the parent clears
-the row of one that has ended. The rates, and the messages that a process has got, are kept under locks of the
-file, which end with their holder.
+The board is a small file that every process maps. The parent makes it and hands it on. It is in no folder, so
+nobody removes it, and a process that is started again has the same one.
+
+A process writes its own row only, and the parent clears the row of one that has ended.
+The rates, and the messages that a process has got, are kept under locks of the file, which end with their
+holder.
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import tempfile
 import time
 from hashlib import blake2b
 from pathlib import Path
 
 MAX_PROCESSES = 64
 
-_ROW_WORDS = 3
-"""The process id, its open connections, and its calls in flight."""
+_ROW_WORDS = 4
+"""The process id, its open connections, its calls in flight, and how often its event loop has moved."""
 
 _WORD_BYTES = 8
 _SLOTS = 16_384
@@ -34,28 +38,35 @@ CLAIMED_S = 3600
 _INDEX_BITS = 8
 
 
+def create_board(folder: Path) -> int:
+    """The descriptor of a new board, in the file system of ``folder``."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # a page that a full disk has no room for would end the process that writes to it
+        file.write(bytes(_SIZE_BYTES))
+        file.flush()
+        return os.dup(file.fileno())
+
+
 class Board:
-    """The board in the file ``path``; ``index`` is the number of this process, None for the parent.
+    """The board of the descriptor ``file``; ``index`` is the number of this process, None for the parent.
 
     ``processes`` is the number of processes of the hub.
     """
 
-    def __init__(self, path: Path, index: int | None = None, processes: int = MAX_PROCESSES) -> None:
+    def __init__(self, file: int, index: int | None = None, processes: int = MAX_PROCESSES) -> None:
         self._index = index
         # places that each call needs
         self._own_in_flight = 0 if index is None else _row(index) + 2
         self._others_in_flight = [_row(other) + 2 for other in range(processes) if other != index]
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.fstat(self._file).st_size < _SIZE_BYTES:
-            # a page that a full disk has no room for would end the process that writes to it
-            os.write(self._file, bytes(_SIZE_BYTES))
+        self._file = file
+        os.set_inheritable(file, False)
         self._map = mmap.mmap(self._file, _SIZE_BYTES)
         self._view = memoryview(self._map)
         self._words = self._view.cast("Q")
         self._times = self._view.cast("d")
 
     def close(self) -> None:
-        """Release the file, which stays for the other processes."""
+        """Release the board, which stays for the other processes."""
         self._times.release()
         self._words.release()
         self._view.release()
@@ -74,6 +85,14 @@ class Board:
     def note_connections(self, count: int) -> None:
         """Record how many connections this process has open."""
         self._words[_row(self._own) + 1] = count
+
+    def note_beat(self) -> None:
+        """Record that the event loop of this process moves."""
+        self._words[_row(self._own) + 3] += 1
+
+    def count_beats(self, index: int) -> int:
+        """A number that grows while the event loop of a process moves."""
+        return self._words[_row(index) + 3]
 
     def note_in_flight(self, count: int) -> int:
         """Record how many calls are in flight in this process; returns those of all others."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
+import signal
 import socket
 import sys
 import threading
@@ -29,22 +31,31 @@ _MCP_SERVER = "retinue.mcp.server.endpoint"
 _UNKNOWN_CODE = 1
 """The exit code of a process that ended after the fork server, which would have told it."""
 
+ANSWERS_WITHIN_S = 20.0
+"""The fork server is killed if it takes longer to fork, or to tell that a process has ended."""
+
 _log = structlog.get_logger("retinue.processes")
 
 
 class ForkedProcess:
-    """A process that the fork server has started; used as `asyncio.subprocess.Process`.
+    """A process that the ``server`` has started; used as `asyncio.subprocess.Process`.
 
-    Its wait status comes through ``pipe``; ``on_lost`` is called if the fork server ends before it.
+    Its wait status comes through ``pipe``. It is unknown if the server ends before the process, or does not
+    tell it.
     """
 
-    def __init__(self, pid: int, pipe: int, on_lost: Callable[[], None]) -> None:
+    def __init__(self, pid: int, pipe: int, server: ForkServer) -> None:
         self.pid = pid
-        self._pipe = pipe
-        self._on_lost = on_lost
+        self._server = server
         self._loop = asyncio.get_running_loop()
         self._code: asyncio.Future[int] = self._loop.create_future()
-        self._loop.add_reader(pipe, self._on_status)
+        self._silence: asyncio.TimerHandle | None = None
+        self._pipe: int | None = pipe
+        self._loop.add_reader(pipe, self._on_status, pipe)
+        self._descriptor: int | None = None
+        with suppress(OSError):  # it has ended, and the server has told so
+            self._descriptor = os.pidfd_open(pid)
+            self._loop.add_reader(self._descriptor, self._on_end, self._descriptor)
 
     @property
     def returncode(self) -> int | None:
@@ -57,42 +68,50 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal; raises ProcessLookupError if the process has ended."""
-        if self._code.done():
+        if self._descriptor is None:
             raise ProcessLookupError(self.pid)
-        os.kill(self.pid, number)
+        signal.pidfd_send_signal(self._descriptor, number)
 
-    def _on_status(self) -> None:
-        self._loop.remove_reader(self._pipe)
-        status = read_number(self._pipe)
-        os.close(self._pipe)
+    def _on_status(self, pipe: int) -> None:
+        status = read_number(pipe)
+        self._loop.remove_reader(pipe)
+        os.close(pipe)
+        self._pipe = None
         if status is not None:
-            self._code.set_result(os.waitstatus_to_exitcode(status))
-        else:
-            self._on_lost()
-            self._watch()
-
-    def _watch(self) -> None:
-        """Learn of its end without the fork server."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except OSError:
-            self._code.set_result(_UNKNOWN_CODE)
+            self._end(os.waitstatus_to_exitcode(status))
             return
+        self._server.note_lost()
+        if self._descriptor is None:
+            self._end(_UNKNOWN_CODE)
 
-        def end() -> None:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
-            self._code.set_result(_UNKNOWN_CODE)
+    def _on_end(self, descriptor: int) -> None:
+        """The process has ended, which the server tells at once."""
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+        self._descriptor = None
+        if self._pipe is None:
+            self._end(_UNKNOWN_CODE)
+        else:
+            self._silence = self._loop.call_later(ANSWERS_WITHIN_S, self._on_silence, self._pipe)
 
-        self._loop.add_reader(descriptor, end)
+    def _on_silence(self, pipe: int) -> None:
+        if not _is_readable(pipe):  # it is if this process was stopped meanwhile
+            self._server.kill()
+
+    def _end(self, code: int) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        if not self._code.done():
+            self._code.set_result(code)
 
 
 class ForkServer:
-    """The parent's side of the fork server; ``control`` is the socket to it."""
+    """The parent's side of the fork server, the process ``pid``; ``control`` is the socket to it."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, pid: int) -> None:
         control.setblocking(False)
         self._control = control
+        self._pid = pid
         self.is_running = True
 
     async def start_if_running(
@@ -100,7 +119,7 @@ class ForkServer:
     ) -> ForkedProcess | None:
         """Start the program with ``arguments``; it has ``descriptors`` under the same numbers.
 
-        None if the fork server has ended.
+        None if the fork server has ended, or does not answer.
         """
         if not self.is_running:
             return None
@@ -108,39 +127,64 @@ class ForkServer:
         try:
             pipe = request_fork(self._control, arguments, environment, same)
         except OSError:
-            self._note_lost()
+            self.note_lost()
             return None
         try:
-            await _wait_readable(pipe)
-            pid = read_number(pipe)
+            pid = await self._read_pid(pipe)
         except BaseException:
             os.close(pipe)
             raise
         if pid is None:
             os.close(pipe)
-            self._note_lost()
+            self.note_lost()
             return None
-        return ForkedProcess(pid, pipe, self._note_lost)
+        return ForkedProcess(pid, pipe, self)
+
+    async def _read_pid(self, pipe: int) -> int | None:
+        """The id of the new process; None if there is none."""
+        if not await _becomes_readable(pipe):
+            self.kill()
+            if not await _becomes_readable(pipe):
+                return None
+        return read_number(pipe)
+
+    def kill(self) -> None:
+        """Kill the fork server, because it does not answer; what it has started runs on."""
+        if self.is_running:
+            _log.warning("the fork server of the hub does not answer; processes start without it")
+        self.close()
 
     def close(self) -> None:
-        """Let the fork server end; what it has started runs on."""
+        """End the fork server; what it has started runs on."""
         self.is_running = False
         self._control.close()
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)  # a frozen one would not read that it may end
 
-    def _note_lost(self) -> None:
+    def note_lost(self) -> None:
+        """Record that the fork server has ended."""
         if self.is_running:
             _log.warning("the fork server of the hub has ended; processes start without it")
         self.is_running = False
 
 
-async def _wait_readable(pipe: int) -> None:
+async def _becomes_readable(pipe: int) -> bool:
+    """Wait until a pipe has something to read, or its end; False if it has not within `ANSWERS_WITHIN_S`."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(pipe, readable.set)
     try:
-        await readable.wait()
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
+            await readable.wait()
+    except TimeoutError:
+        return _is_readable(pipe)  # it is if this process was stopped meanwhile
     finally:
         loop.remove_reader(pipe)
+    return True
+
+
+def _is_readable(pipe: int) -> bool:
+    return bool(select.select([pipe], [], [], 0)[0])
 
 
 @contextmanager
@@ -163,7 +207,7 @@ def forking(main: Callable[[Sequence[str]], NoReturn]) -> Iterator[ForkServer | 
         ours.close()
         _run(theirs, main)
     theirs.close()
-    server = ForkServer(ours)
+    server = ForkServer(ours, pid)
     try:
         yield server
     finally:

@@ -25,10 +25,11 @@ _ENDS = tuple(character.encode() for character in "0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class HubPlace:
-    """Process ``index`` of ``count``; ``folder`` holds the board and the socket of each process.
+    """Process ``index`` of ``count``; ``folder`` holds the socket of each process.
 
-    ``hub_id`` names the hub in traces. ``listener`` and ``inner`` are descriptors of the listening sockets
-    that the parent has opened: the hub's address, and the socket at which the other processes reach this one.
+    ``hub_id`` names the hub in traces. The others are descriptors that the parent has opened: ``listener`` of
+    the hub's address, ``inner`` of the socket at which the other processes reach this one, ``board`` of what
+    all processes share in memory.
     """
 
     index: int
@@ -37,14 +38,11 @@ class HubPlace:
     hub_id: str
     listener: int
     inner: int
+    board: int
 
     @property
     def is_leader(self) -> bool:
         return self.index == LEADER
-
-    @property
-    def board(self) -> Path:
-        return board_path(self.folder)
 
     def socket_of(self, index: int) -> str:
         """The path of the socket of a process."""
@@ -59,6 +57,7 @@ class HubPlace:
             "hub_id": self.hub_id,
             "listener": self.listener,
             "inner": self.inner,
+            "board": self.board,
         }
         return orjson.dumps(facts).decode()
 
@@ -110,11 +109,6 @@ def make_task_id() -> str:
 def owns_name(place: HubPlace, name: str) -> bool:
     """Whether this process has what a name means."""
     return owner_of(name.encode(), place.count) == place.index
-
-
-def board_path(folder: Path) -> Path:
-    """The file of the board."""
-    return folder / "board"
 
 
 def socket_path(folder: Path, index: int) -> Path:

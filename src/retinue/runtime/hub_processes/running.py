@@ -29,6 +29,7 @@ from retinue.runtime.hub_processes.call_core import (
 )
 from retinue.runtime.hub_processes.forwarding import Forwarder, restored
 from retinue.runtime.hub_processes.front import Front, Reach
+from retinue.runtime.hub_processes.heartbeat import beat
 from retinue.runtime.hub_processes.leader import LeaderExchange, inner_app
 from retinue.runtime.hub_processes.leader_part import LeaderPart
 from retinue.runtime.hub_processes.place import HubPlace, own_names
@@ -41,7 +42,7 @@ from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import ExecutePart
 from retinue.runtime.parts.teams.rollouts import RolloutsPart
 from retinue.runtime.run_process import run_process
-from retinue.runtime.serving import HttpServer, Stop
+from retinue.runtime.serving import HttpServer, Stop, in_background
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.connection_gate import HttpLimits
@@ -91,18 +92,18 @@ async def run_hub_process(
             RolloutsPart(leads=False),
             CallsPart(),
         ]
-    return await run_process(
-        Launch(
-            identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),
-            source=SettingsSource(settings, reread),
-            state=state,
-            echo=echo if place.is_leader else _say_nothing,
-            core=core,
-            parts=parts,
-            address=address,
-            serve=partial(_serve, place, board),
-        )
+    launch = Launch(
+        identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),
+        source=SettingsSource(settings, reread),
+        state=state,
+        echo=echo if place.is_leader else _say_nothing,
+        core=core,
+        parts=parts,
+        address=address,
+        serve=partial(_serve, place, board),
     )
+    async with in_background(beat(board)):
+        return await run_process(launch)
 
 
 @asynccontextmanager

@@ -141,7 +141,7 @@ class TeamCommands(TeamViews):
             if not is_agreed:
                 active = self._read_active(row)
                 change = [] if active is None else await describe_change(self._store, active, pulled)
-                is_agreed = ask(describe_consent(team, signer, change))
+                is_agreed = ask(describe_consent(team, signer, change, await pulled.pull_documents()))
             if not is_agreed:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)

@@ -12,7 +12,8 @@ from retinue.runtime.commands.teams.places import PulledTeam
 from retinue.runtime.commands.teams.policies import compare_policies
 from retinue.runtime.teams.programs import FILES
 from retinue.runtime.teams.store import TeamStore
-from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
+from retinue.team.change import Change, TeamContent
+from retinue.team.difference import compare_teams, exit_status, name_rest
 from retinue.team.files import ARCHIVES_LAYER, WHEELS_LAYER
 from retinue.team.package import Team
 
@@ -47,6 +48,8 @@ def compare_content(old: TeamContent, new: TeamContent) -> list[Change]:
     What gives more comes first, then what callers have to follow.
     """
     changes = [*compare_teams(old, new), *compare_policies(old, new)]
+    if not changes:
+        changes = name_rest(old.team, new.team)
     return sorted(changes, key=lambda change: (not change.is_wider, not change.is_breaking))
 
 

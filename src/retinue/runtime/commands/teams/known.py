@@ -17,7 +17,7 @@ from retinue.runtime.teams.rollout import list_digests
 from retinue.runtime.teams.spending import read_team_spending, render_spending
 from retinue.runtime.teams.store import TeamStore
 from retinue.storage.state import State
-from retinue.team.difference import TeamContent
+from retinue.team.change import TeamContent
 from retinue.team.package import PREFIX
 
 

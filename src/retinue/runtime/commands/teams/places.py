@@ -37,6 +37,7 @@ from retinue.runtime.teams.staging import Staging
 from retinue.runtime.teams.store import TeamStore
 from retinue.settings import Settings
 from retinue.storage.state import State
+from retinue.team.consent import list_documents
 from retinue.team.files import ARCHIVES_LAYER, LAYERS, WHEELS_LAYER, FileRow, TeamFile
 from retinue.team.layers import LayerReader, layer_size_bytes
 from retinue.team.layout_file import LayoutFile
@@ -133,6 +134,15 @@ class PulledTeam:
         """
         kinds = [kind for kind in LAYERS if kind not in (WHEELS_LAYER, ARCHIVES_LAYER)]
         return read_files(self.team, await self._pull_layers(kinds), where=self.place, kinds=kinds)
+
+    async def pull_documents(self) -> dict[str, bytes]:
+        """The documents that say to which hosts imports send requests, by path, in memory, each checked."""
+        paths = list_documents(self.team)
+        if not paths:
+            return {}
+        layers = await self._pull_layers(["documents"])
+        files = read_files(self.team, layers, where=self.place, kinds=["documents"])
+        return {file.path: file.content for file in files if file.path in paths}
 
     async def unpack(self, staging: Staging) -> None:
         """Give all files to a staging while they come, each checked; no layer is in memory as a whole.

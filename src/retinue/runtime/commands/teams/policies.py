@@ -13,7 +13,7 @@ from retinue.runtime.loading.policy_files import check_library
 from retinue.runtime.teams.policies import LAYER, scope_of
 from retinue.runtime.teams.programs import FILES
 from retinue.runtime.teams.store import TeamStore
-from retinue.team.difference import Change, TeamContent
+from retinue.team.change import Change, TeamContent
 from retinue.team.files import TeamFile
 from retinue.team.package import Team
 

@@ -114,7 +114,11 @@ async def replay_team(
         signer = _check(pulled, card_keys(settings.signatures, state).trusted())
         row = TeamStore(state).read_rows().get(pulled.team.name, TeamRow(pulled.team.name))
         is_known = pulled.team.digest in row.signers
-        if not (is_agreed or is_known or ask(describe_consent(pulled.team, signer))):
+        if not (
+            is_agreed
+            or is_known
+            or ask(describe_consent(pulled.team, signer, (), await pulled.pull_documents()))
+        ):
             raise TeamRefusedError("not_consented", pulled.team.name, "nobody agreed to run it")
         trace = _find_trace(pulled.team, await pulled.pull_files(), trace_file)
         with temporary_state() as own:
