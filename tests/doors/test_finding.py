@@ -71,7 +71,7 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
         directory.upsert(listing)
     two_teams = await get(wire, hub, system, "find_skills", detailed | {"why": "word@news"})
     assert two_teams["why"]["agent"] == "word@news"
-    learned = {row["agent"] for row in two_teams["learned"]}
+    learned = {row["agent"] for row in two_teams["learned"] if row["calls"]}
     assert "word@news" in learned
     assert "word@words" not in learned, "an agent of another team"
     for listing in words:

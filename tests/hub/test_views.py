@@ -48,10 +48,9 @@ class Hub:
         agent = Agent("hub")
         access = access or Access()
         roster = Roster(self.directory, TrackRecord(CallFigures(), AgentStatsTable()), access)
-        add_capability_skills(
-            agent, self.directory, AgentSearch(search, candidates=candidates), roster, access
-        )
         history = SearchHistory(self.directory.find_skill, lambda name: None)
+        agents = AgentSearch(search, candidates=candidates)
+        add_capability_skills(agent, self.directory, agents, roster, access, history)
         add_search_skills(agent, self.directory, search, access, history, ExamBook())
         self._dispatcher = local_dispatcher(agent)
 
@@ -134,12 +133,23 @@ async def test_the_reasons_of_a_place_name_the_trust_and_who_gets_a_call_without
     hub.directory.add_sources([foreign])
     hub.search.put([Listing(record, "imports", "open-z")])
     await hub.directory.refresh()
-    (_, trust, takers) = (await hub.ask("find_skills", query="plan rail", why="open-z"))["why"]["reasons"]
+    reply = await hub.ask("find_skills", query="plan rail", why="open-z")
+    (_, trust, takers, score) = reply["why"]["reasons"]
     assert trust == "for calls that name no agent it is imported by the owner"
     assert takers == "a call of plan that names no agent goes to open-a, open-b"
+    assert score.endswith("for its card; no call of it counts yet")
     rows = (await hub.ask("find_skills", query="plan rail"))["skills"]
     assert {row["agent"]: row.get("trust") for row in rows} == {
         "open-a": None,
         "open-b": None,
         "open-z": "imported",
     }
+
+
+async def test_a_gap_speaks_of_the_agents_that_the_caller_sees() -> None:
+    query = "secret taxi"
+    hidden = Hub("open-a", "secret-b")
+    alone = await Hub("open-a").ask("find_skills", query=query)
+    told = await hidden.ask("find_skills", query=query)
+    assert told["gap"] == alone["gap"] == "no skill here speaks of: secret, taxi"
+    assert "gap" not in await hidden.ask("find_skills", WHOLE, query=query), "an agent plans a secret journey"

@@ -24,8 +24,6 @@ from retinue.dashboard.sessions import ROOT
 SKILLS = 100
 """Skills of an agent on one page."""
 
-_NO_CALLS = "the score is that of its card, because no call of it counts yet"
-
 _ORIGINS = {
     "imports": "import of an MCP server",
     "apis": "import of an HTTP API",
@@ -65,16 +63,12 @@ class AgentPages:
                 principal, "find_skills", {"query": query, "limit": 10, "detailed": True}
             )
             learned = {(row["agent"], row["skill"]): row for row in reply.get("learned", ())}
-
-            def describe(row: Json) -> str | None:
-                if not learned:
-                    return None
-                parts = learned.get((row["agent"], row["skill"]))
-                return _NO_CALLS if parts is None else str(parts["text"])
-
             skills = [
                 {key: row.get(key) for key in ("agent", "skill", "description")}
-                | {"learned": learned.get((row["agent"], row["skill"])), "text": describe(row)}
+                | {
+                    "learned": (parts := learned.get((row["agent"], row["skill"]))),
+                    "text": parts and parts["text"],
+                }
                 for row in reply["skills"]
             ]
         context = {

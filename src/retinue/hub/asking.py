@@ -98,21 +98,25 @@ def add_query_skill(
         async def dispatch(name: str) -> Outcome:
             return await ctx.query(query, name, timeout_s=timeout_s)
 
+        def prefer(words: str) -> list[Entry]:
+            learn = history.learn_for(ctx.principal, words)
+            hits = search.find_agents(words, ctx.principal.scopes, limit=MAX_ASKED, learn=learn)
+            return [hit.entry for hit in hits]
+
         answers = await directory.ask(
             query,
             dispatch,
             agents=None if agent == ALL else agent,
             timeout_s=timeout_s,
             view=access.view_of(ctx.principal),
-            prefer=lambda words: [
-                hit.entry for hit in search.find_agents(words, ctx.principal.scopes, limit=MAX_ASKED)
-            ],
+            prefer=prefer,
             stats_of=lambda name: track.figures.find(name.partition("@")[0]),
         )
         if query.type == "specific":
-            able = _list_able(directory, answers, ctx.principal, access)
-            run = find_run_id(ctx.run_step)
-            history.note_search(ctx.principal, " ".join(query.capabilities), able, run=run)
+            able = [*_list_able(directory, answers, ctx.principal, access)]
+            # agents that the caller names are not all that could be able
+            is_wish, run = agent == ALL and not able, find_run_id(ctx.run_step)
+            history.note_search(ctx.principal, " ".join(query.capabilities), able, is_wish=is_wish, run=run)
         return answers.as_json()
 
 

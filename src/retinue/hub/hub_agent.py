@@ -207,7 +207,7 @@ def hub_agent(
     add_orchestration_skills(agent, orchestration, cache, workflows.clear_steps)
     add_workflow_list(agent, library, roster)
     agent_search = AgentSearch(search)
-    add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
+    add_capability_skills(agent, directory, agent_search, roster, access, mesh.history, mesh.spending_of)
     add_search_skills(agent, directory, search, access, mesh.history, mesh.exams)
     add_query_skill(agent, directory, agent_search, track, access, mesh.history)
     add_draft_skills(agent, library, known_skills, workflows.store)

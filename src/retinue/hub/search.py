@@ -22,6 +22,7 @@ from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import folder_of, version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
+from retinue.mesh.history.learned_ranking import LearnedRanking, ScoreParts
 from retinue.mesh.history.search_history import SearchHistory, find_run_id
 from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
@@ -84,12 +85,12 @@ def add_search_skills(
             )
         else:
             await directory.ensure_fresh()
-            within = None
+            within, is_wish = None, False
             narrowed = view is not None or agent is not None or version is not None or bool(labels)
             if query.strip():
                 if narrowed:
                     within = await finder.narrow(agent, version, labels, view)
-                offers, reply = await finder.find(query, ctx.principal, within, limit, why, view)
+                offers, reply, is_wish = await finder.find(query, ctx.principal, within, limit, why, view)
                 more = len(offers) - limit
             elif narrowed:
                 offers, more = await finder.list_narrowed(agent, version, labels, view, scopes, limit)
@@ -98,9 +99,8 @@ def add_search_skills(
         await decide_lists(view, offers)
         offers = [(entry, offer) for entry, offer in offers if is_listed(view, entry, offer)]
         if query.strip() and skill is None:
-            is_wish = not offers or not reply.get("fit", {}).get("likely", True)
             listed = [(entry, offer.id) for entry, offer in offers[:limit] if isinstance(entry, Entry)]
-            run = find_run_id(ctx.run_step)
+            is_wish, run = is_wish or not offers, find_run_id(ctx.run_step)
             search_id = history.note_search(ctx.principal, query, listed, is_wish=is_wish, run=run)
             reply |= {"search": search_id} if search_id is not None and listed else {}
         learned = reply.pop("learned", ())
@@ -199,8 +199,8 @@ class _Finder:
         limit: int,
         why: str | None,
         view: AgentView | None,
-    ) -> tuple[list[Offer], Json]:
-        """The skills that match a query, and further fields of the reply."""
+    ) -> tuple[list[Offer], Json, bool]:
+        """The skills that match a query, further fields of the reply, and whether nobody serves the query."""
         represents_agent = self._directory.represents_agent
         scopes, learn = principal.scopes, self._history.learn_for(principal, query)
         try:
@@ -211,7 +211,7 @@ class _Finder:
             # a full or damaged disk makes the search slower and less precise, but does not end it
             _log.warning("text index unusable", error=error.message)
             listings = await self._list_by_name(query, within)
-            return [*rank_skills(query, listings, scopes)], {"warning": error.message}
+            return [*rank_skills(query, listings, scopes)], {"warning": error.message}, False
         fit_row = _render_fit(ranking)
         if why is not None:
             named = self._directory.get(why, view=view)
@@ -223,23 +223,21 @@ class _Finder:
                 reasons.append(f"it {exam.describe(with_problems='mesh' in scopes)}")
             if explained.skill is not None:
                 reasons.append(self._name_takers(explained.skill, scopes, view))
-                parts = None if learn is None else learn.parts.get((named.id, explained.skill))
-                if parts is not None:
-                    reasons.append(parts.describe(explained.skill))
+                parts = _find_parts(learn, named.id, explained.skill, explained.score)
+                reasons.append(parts.describe(explained.skill))
             fit_row["why"] = {**asdict(explained), "agent": self.name_of(named), "reasons": tuple(reasons)}
-        if learn is not None and learn.parts:
-            fit_row["learned"] = [
-                {"agent": self.name_of(hit.entry), "skill": hit.skill.id, **parts.as_json()}
-                | {"text": parts.describe(hit.skill.id)}
-                for hit in ranking.hits
-                if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
-            ]
+        fit_row["learned"] = [
+            {"agent": self.name_of(hit.entry), "skill": hit.skill.id, **parts.as_json()}
+            | {"text": parts.describe(hit.skill.id)}
+            for hit in ranking.hits
+            for parts in [_find_parts(learn, hit.entry.id, hit.skill.id, hit.score)]
+        ]
         if view is not None:
             fit_row.pop("did_you_mean", None)  # words of hidden agents count in it
         # of equal hits the version that a call without a range gets is first
         hits = sorted(ranking.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
-        return [(hit.entry, hit.skill) for hit in hits], fit_row
+        return [(hit.entry, hit.skill) for hit in hits], fit_row, ranking.is_wish
 
     def _name_takers(self, skill_id: str, scopes: frozenset[str], view: AgentView | None) -> str:
         """A sentence about the agents that a call of this skill goes to if it names none."""
@@ -261,6 +259,12 @@ class _Finder:
                 if any(stem in name.lower() for name in _names(entry) for stem in stems)
             ]
         return self._directory.open_all(entries[:_MAX_UNINDEXED])
+
+
+def _find_parts(learn: LearnedRanking | None, agent: ListingKey, skill_id: str, score: float) -> ScoreParts:
+    """The parts of the score of a skill; that of its card is the whole one where no call counts."""
+    parts = None if learn is None else learn.parts.get((agent, skill_id))
+    return ScoreParts(score, 0.0, 0.0, 0.0) if parts is None else parts
 
 
 def _list_skills(entries: Iterable[Entry], scopes: frozenset[str]) -> list[tuple[Entry, str]]:

@@ -67,8 +67,10 @@ class HubTextSkills:
         if not ranking.hits or not ranking.fit.is_likely:
             return None
         best = ranking.hits[0]
-        rivals = (hit for hit in ranking.hits[1:] if hit.skill.id != best.skill.id)
-        if any(hit.score >= RIVAL * best.score for hit in rivals):
+        # where earlier calls say nothing of the best hit, they do not make a rival of another one either
+        scores = [hit.card if ranking.is_by_card else hit.score for hit in ranking.hits]
+        rivals = zip(ranking.hits[1:], scores[1:], strict=True)
+        if any(score >= RIVAL * scores[0] for hit, score in rivals if hit.skill.id != best.skill.id):
             return None
         skill = best.skill
         is_fit = (
@@ -137,7 +139,8 @@ class HubTextSkills:
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return NOTHING
-        self._history.note_search(caller, text, ((hit.entry, hit.skill.id) for hit in ranking.hits))
+        listed = [(hit.entry, hit.skill.id) for hit in ranking.hits]
+        self._history.note_search(caller, text, listed, is_wish=ranking.is_wish)
         return ranking
 
     def _find_own(self, skill_id: str, caller: Principal) -> SkillOption | None:

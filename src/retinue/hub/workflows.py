@@ -257,7 +257,9 @@ def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice, history
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
             reject_limited(ctx.principal)
-            choice = await auto.choose(_prompt_of(input), ctx.principal) if workflow == AUTO else None
+            choice, wish = None, None
+            if workflow == AUTO:
+                choice, wish = await auto.choose(_prompt_of(input), ctx.principal)
             chosen = choice.workflow if choice else workflow
             loaded = await starter.load(chosen, outgoing.trace, ctx.principal)
             started = await starter.start(
@@ -272,7 +274,7 @@ def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice, history
                 watches=progress or ctx.has_progress_listener,
             )
             if choice is not None:  # words have chosen the workflow, and so the skills
-                history.note_run(ctx.principal, _prompt_of(input), started.record.id)
+                history.note_run(ctx.principal, _prompt_of(input), started.record.id, wish=wish)
             # the run outlives this call and keeps its call budget
             outgoing.record_usage(None)
         return started.render()

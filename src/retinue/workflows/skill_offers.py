@@ -138,8 +138,8 @@ class SkillOffers:
         await decide_lists(view, ((offer.entry, offer.skill) for offer in offers))
         listed = [offer for offer in offers if is_listed(view, offer.entry, offer.skill)]
         if history is not None:
-            shown = ((offer.entry, offer.skill.id) for offer in listed)
-            history.note_search(principal, what, shown, run=find_run_id(run_id))
+            shown, is_wish = [(offer.entry, offer.skill.id) for offer in listed], found.is_wish or not listed
+            history.note_search(principal, what, shown, is_wish=is_wish, run=find_run_id(run_id))
         return listed
 
     def _is_offered(self, entry: Entry) -> bool:

@@ -473,6 +473,9 @@ def test_a_card_keeps_its_place_beside_one_whose_score_differs_in_its_last_digit
         """The sums of equal terms in another order differ so."""
 
         propose = learned.propose
+        card_of = learned.card_of
+        is_by_card = learned.is_by_card
+        share_served = learned.share_served
 
         def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
             return learned(

@@ -20,6 +20,7 @@ from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import parse_role
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, AgentView, decide_listings, is_seen, narrow_record
 from retinue.mesh.search.agents import AgentSearch
 from retinue.workflows.definitions.definition import DEFAULT_ROLE
@@ -42,11 +43,15 @@ def add_capability_skills(
     search: AgentSearch,
     roster: Roster,
     access: Access,
+    history: SearchHistory,
     spending_of: SpendingOf = lambda agent: None,
 ) -> None:
-    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` gives the spending of a model agent."""
-    _add_list_agents(agent, _AgentList(directory, search, roster, spending_of), access)
-    _add_get_capabilities(agent, search, roster)
+    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` gives the spending of a model agent.
+
+    Both take the order that ``history`` has learned.
+    """
+    _add_list_agents(agent, _AgentList(directory, search, roster, history, spending_of), access)
+    _add_get_capabilities(agent, search, roster, history)
 
 
 def _add_list_agents(agent: Agent, agents: _AgentList, access: Access) -> None:
@@ -96,6 +101,7 @@ class _AgentList:
     directory: Directory
     search: AgentSearch
     roster: Roster
+    history: SearchHistory
     spending_of: SpendingOf
 
     async def choose(
@@ -125,7 +131,10 @@ class _AgentList:
         if query.strip():
             # otherwise hidden agents would use up the limit
             within = None if view is None else [entry.id for entry in await self._list_entries(keep)]
-            hits = self.search.find_agents(query, scopes, limit=limit, within=within, accept=accept)
+            learn = self.history.learn_for(principal, query)
+            hits = self.search.find_agents(
+                query, scopes, limit=limit, within=within, accept=accept, learn=learn
+            )
             return _Page([hit.entry for hit in hits])
         if required_role is None:
             return _Page.of(await self._list_entries(keep, _parse_place(after), limit + 1), limit)
@@ -217,7 +226,7 @@ def _parse_place(text: str | None) -> ListingKey | None:
     return ListingKey(source, key, tag)
 
 
-def _add_get_capabilities(agent: Agent, search: AgentSearch, roster: Roster) -> None:
+def _add_get_capabilities(agent: Agent, search: AgentSearch, roster: Roster, history: SearchHistory) -> None:
     @agent.skill(
         "get_capabilities",
         description=DESCRIPTIONS["get_capabilities"],
@@ -236,7 +245,10 @@ def _add_get_capabilities(agent: Agent, search: AgentSearch, roster: Roster) -> 
         if task.strip():
             # the task decides among agents that are equal otherwise: those whose skills fit its words first
             ids = [fit.member.listing.id for fit in ranked]
-            hits = search.find_agents(task, ctx.principal.scopes, limit=len(ids) or 1, within=ids)
+            learn = history.learn_for(ctx.principal, task)
+            hits = search.find_agents(
+                task, ctx.principal.scopes, limit=len(ids) or 1, within=ids, learn=learn
+            )
             places = {hit.entry.id: place for place, hit in enumerate(hits)}
             ranked = sorted(
                 ranked,

@@ -68,20 +68,21 @@ class AutoChoice:
 
     async def choose(
         self, prompt: str, principal: Principal, *, agent: str = AUTO, parallel: bool | None = None
-    ) -> Selection:
+    ) -> tuple[Selection, str | None]:
         """The workflow for a prompt that prefers ``agent``; ``parallel`` as in `choose_workflow`.
 
-        A simple task becomes ``think`` if a skill surely fits it and a model can call it.
+        A simple task becomes ``think`` if a skill surely fits it and a model can call it. A prompt that no
+        skill serves is noted as a wish, whose id is the second value.
         """
         chosen = choose_workflow(prompt, parallel=parallel)
         if chosen.workflow != DIRECT:
-            return chosen
-        skill = await self._find_sure(prompt, principal)
+            return chosen, None
+        skill, is_wish = await self._find_sure(prompt, principal)
+        wish = self._history.note_wish(principal, prompt) if is_wish else None
         if skill is None or await self.find_model_problem(agent, principal) is not None:
-            return chosen
-        return replace(
-            chosen, workflow=THINK, because=f"the skill {skill} fits it, and a model can call skills"
-        )
+            return chosen, wish
+        because = f"the skill {skill} fits it, and a model can call skills"
+        return replace(chosen, workflow=THINK, because=because), wish
 
     async def check_model(self, model: str | None, principal: Principal) -> None:
         """Raise NoModelError if no model that takes tools has the role ``model``; it says what is missing."""
@@ -114,8 +115,8 @@ class AutoChoice:
             return error.message
         return None
 
-    async def _find_sure(self, prompt: str, principal: Principal) -> str | None:
-        """The id of the skill that surely fits a prompt, of a trusted agent that answers."""
+    async def _find_sure(self, prompt: str, principal: Principal) -> tuple[str | None, bool]:
+        """The id of the skill that surely fits a prompt, of a trusted agent that answers; is it a wish."""
         view = self._access.view_of(principal)
 
         def accept(entry: Entry) -> bool:
@@ -136,11 +137,11 @@ class AutoChoice:
             result = self._search.find_skills(prompt, principal.scopes, limit=1, accept=accept, learn=learn)
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
-            return None
+            return None, False
         if not result.hits or not result.fit.is_likely or result.fit.score < SURE_FROM:
-            return None
+            return None, result.is_wish
         skill = result.hits[0].skill
-        return skill.id if may_call(skill, principal.scopes) else None
+        return skill.id if may_call(skill, principal.scopes) else None, result.is_wish
 
 
 def _origin(principal: Principal) -> Origin:

@@ -64,7 +64,10 @@ _SETTING = "options.timeout"
 
 @dataclass(slots=True)
 class _Plan:
-    """The plan for a request: ``definition`` was made of ``loaded``; ``key`` names its cached answer."""
+    """The plan for a request: ``definition`` was made of ``loaded``; ``key`` names its cached answer.
+
+    ``wish`` is the id of the request as a wish, which ends with an answer.
+    """
 
     request: OrchestrationRequest
     loaded: Loaded
@@ -72,6 +75,7 @@ class _Plan:
     run_input: Any
     choice: Selection | None
     warnings: list[str]
+    wish: str | None = None
     key: str = ""
     reasons: list[str] = field(default_factory=list)
 
@@ -160,11 +164,19 @@ class Orchestration:
     ) -> tuple[OrchestrationResult, _Plan]:
         history = "" if session is None else self._conversations.render(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
+        result = await self._find_answer(plan, session, ctx)
+        if plan.wish is not None:
+            self._history.end_wish(plan.wish)
+        return plan.complete(result), plan
+
+    async def _find_answer(self, plan: _Plan, session: str | None, ctx: Context) -> OrchestrationResult:
+        """The answer of the cache, else that of a run."""
+        request = plan.request
         # policies decide about each call, and the sources of an answer belong to the chain that made it
         may_cache = not (ctx.is_tracked or self._access.has_policies)
         reads_cache = request.reads_cache and may_cache
         if reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
-            return plan.complete(replace(OrchestrationResult.from_json(kept), is_cached=True)), plan
+            return replace(OrchestrationResult.from_json(kept), is_cached=True)
         try:
             if request.run is not None:
                 result = await self._run_with_id(plan, request.run, ctx)
@@ -178,7 +190,7 @@ class Orchestration:
             raise
         if request.keeps and plan.key and may_cache:
             self._cache.put(plan.key, result.to_json())
-        return plan.complete(result), plan
+        return result
 
     @asynccontextmanager
     async def _conversation(self, request: OrchestrationRequest, ctx: Context) -> AsyncIterator[str | None]:
@@ -193,17 +205,16 @@ class Orchestration:
     # What will run
 
     async def _prepare(self, request: OrchestrationRequest, history: str, ctx: Context) -> _Plan:
-        choice = None
+        choice = wish = None
         workflow = request.workflow
         if workflow == AUTO:
             role = None if request.role == AUTO else parse_role(request.role)
-            choice = (
-                await self._auto.choose(
+            if role is None:
+                choice, wish = await self._auto.choose(
                     request.prompt, ctx.principal, agent=request.agent, parallel=request.parallel
                 )
-                if role is None
-                else select_for_role(request.prompt, role)
-            )
+            else:
+                choice = select_for_role(request.prompt, role)
             workflow = choice.workflow
         loaded = await self._starter.load(workflow, ctx.trace, ctx.principal)
         definition = loaded.definition
@@ -224,6 +235,7 @@ class Orchestration:
             shape_input(definition, request, history),
             choice,
             warnings,
+            wish=wish,
             reasons=reasons,
         )
         await self._check_roles(plan, ctx.principal)
@@ -436,7 +448,8 @@ class Orchestration:
         # the words of a prompt choose the skills with the workflow, else in steps of roles only
         is_named = plan.choice is None
         if not is_named or _has_roles(plan.definition):
-            self._history.note_run(ctx.principal, plan.request.prompt, started.record.id, only_roles=is_named)
+            run_id, prompt = started.record.id, plan.request.prompt
+            self._history.note_run(ctx.principal, prompt, run_id, only_roles=is_named, wish=plan.wish)
         return started
 
     async def _finish(

@@ -74,6 +74,10 @@ FITS_EQUALLY = 0.9
 UNPROVEN = 0.5
 """A skill with fewer calls than this is unproven."""
 
+SERVED_FROM = 0.5
+"""A skill whose ``neighbours`` are above this fits the request, whatever its words. The praise of one other
+caller does not get there."""
+
 BAD_ALONE = 0.1
 """What one other caller takes from ``neighbours`` at most, if no second one agrees."""
 
@@ -120,6 +124,11 @@ class ScoreParts:
     def total(self) -> float:
         return self.card + self.history + self.receipts
 
+    @property
+    def is_by_card(self) -> bool:
+        """Whether its card gives the skill its place: calls for similar requests say nothing of it."""
+        return self.is_kept or self.is_tried or not (self.neighbours or self.receipts)
+
     def as_json(self) -> dict[str, float | bool]:
         """The form in a reply; ``tried``, ``kept``, ``behind`` and ``receipts`` only where they hold."""
         row: dict[str, float | bool] = {
@@ -140,6 +149,8 @@ class ScoreParts:
             return f"{score}; it has the first place in this hour because it fits equally and is unproven"
         if self.is_kept:
             return f"{score}; it keeps this place because earlier calls for similar requests say nothing else"
+        if not (self.calls or self.receipts):
+            return f"{score}; no call of it counts yet"
         others = f", {self.receipts:+.2f} for failures that other hubs measured" if self.receipts else ""
         behind = ", behind a skill without calls whose card fits better" if self.is_behind else ""
         return (
@@ -211,6 +222,24 @@ class LearnedRanking:
             return learned
         learned = self._keep_unproven(query, learned)
         return self._try_unproven(learned, ranked, stems)
+
+    def find_parts(self, skill: RankedSkill) -> ScoreParts:
+        """The parts of the score of a skill in the last search."""
+        parts = self.parts.get((skill.entry.id, skill.skill_id))
+        return ScoreParts(skill.score, 0.0, 0.0, 0.0) if parts is None else parts
+
+    def card_of(self, skill: RankedSkill) -> float:
+        """The score of the card of a skill that the last search has scored."""
+        return self.find_parts(skill).card
+
+    def is_by_card(self, skill: RankedSkill) -> bool:
+        """Whether its card gives the skill its place: calls for similar requests say nothing of it."""
+        return self.find_parts(skill).is_by_card
+
+    def share_served(self, skill: RankedSkill) -> float:
+        """How well the skill served similar requests, to 1; 0 where that is not clear."""
+        near = self.find_parts(skill).neighbours
+        return near if near > SERVED_FROM else 0.0
 
     def _keep_unproven(self, query: SearchQuery, learned: list[RankedSkill]) -> list[RankedSkill]:
         """Give its place back to the best skill with few calls if similar requests do not speak against it.

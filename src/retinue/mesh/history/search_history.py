@@ -279,20 +279,41 @@ class SearchHistory:
         self._watch()
         return search.id
 
-    def note_run(self, principal: Principal, text: str, run_id: str, *, only_roles: bool = False) -> None:
+    def note_run(
+        self,
+        principal: Principal,
+        text: str,
+        run_id: str,
+        *,
+        only_roles: bool = False,
+        wish: str | None = None,
+    ) -> None:
         """Remember the prompt of a run, whose steps choose agents for it; a known run stays as it is.
 
-        With ``only_roles`` only the calls of skills with a role belong to it.
+        With ``only_roles`` only the calls of skills with a role belong to it. ``wish`` is the id of the
+        prompt as a wish, which ends with a call of the run.
         """
         if self._hashes is None or not (stems := self._hashes.of_request(text)):
             return
         if run_id in self._runs:  # a caller may name the run of another one as its own
             return
-        search = _Search(_make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
+        search = _Search(wish or _make_id(), principal.id, stems, self._monotonic(), only_roles=only_roles)
         search.starter = self._callers.hash(principal)
         self._runs[run_id] = search
         trim(self._runs, _MAX_RUNS)
         self._watch()
+
+    def note_wish(self, principal: Principal, text: str) -> str | None:
+        """Remember a request that no skill serves, and return its id; None while the history is off."""
+        if self._hashes is None or not (stems := self._hashes.of_request(text)):
+            return None
+        wish = _make_id()
+        self.wishes.note(wish, self._clock(), stems, self._callers.hash(principal), text)
+        return wish
+
+    def end_wish(self, wish: str) -> None:
+        """Forget a wish that something has served."""
+        self.wishes.fulfil(wish)
 
     def expect(self, trace_id: str, skill: str, search_id: str) -> None:
         """Remember that a call of this trace names its search."""

@@ -64,11 +64,15 @@ Accept = Callable[[Entry], bool]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A skill of an agent with its score; scores are comparable within one query only."""
+    """A skill of an agent with its score; scores are comparable within one query only.
+
+    ``card`` is the score of its card alone, the same without earlier calls.
+    """
 
     entry: Entry
     skill: Skill
     score: float
+    card: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,15 @@ class Learn(Protocol):
     def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
         """The scored candidates with new scores."""
 
+    def card_of(self, skill: RankedSkill) -> float:
+        """The score of the card of a skill that the last search has scored."""
+
+    def is_by_card(self, skill: RankedSkill) -> bool:
+        """Whether its card gives the skill its place: calls for similar requests say nothing of it."""
+
+    def share_served(self, skill: RankedSkill) -> float:
+        """How well the skill served similar requests, to 1; 0 where that is not clear."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -109,6 +122,8 @@ class Found:
 
     ``did_you_mean`` is the query with its unknown words corrected to words of visible skills. The
     hits already include those for the corrections. ``gap`` says what the query asks for that is not offered.
+    ``is_by_card`` = the best hit is first by its card. ``is_wish`` = nobody serves the query, as far as words
+    and earlier calls tell.
     """
 
     hits: tuple[Hit, ...]
@@ -116,6 +131,8 @@ class Found:
     more: int = 0
     did_you_mean: str | None = None
     gap: str | None = None
+    is_by_card: bool = True
+    is_wish: bool = True
 
 
 NOTHING = Found((), Fit(0.0, False))
@@ -220,15 +237,18 @@ class SkillSearch:
         query, ranked = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept, learn=learn)
         if not query.asked:
             return NOTHING
-        fit = judge_fit(ranked[0], query) if ranked else NOTHING.fit
+        fit = judge_fit(ranked[0], query, learn) if ranked else NOTHING.fit
+        is_served = fit.is_likely or (learn is not None and any(map(learn.share_served, ranked[:GAP_HITS])))
         return Found(
-            tuple(islice(self._open(ranked), limit)),
+            tuple(islice(self._open(ranked, learn), limit)),
             fit,
             max(0, len(ranked) - limit),
             self._correct(text, query, scopes),
             self._describe_gap(
-                text, query, scopes, ranked, is_likely=fit.is_likely, is_within=within is not None
+                text, query, scopes, ranked, is_likely=is_served, is_within=within is not None
             ),
+            not ranked or learn is None or learn.is_by_card(ranked[0]),
+            not is_served,
         )
 
     def rank_skills(
@@ -254,17 +274,18 @@ class SkillSearch:
             ):
                 ranked.append(RankedSkill(entry, skill.skill_id, score, skill))
         if learn is not None and query.asked:
-            ranked += self._list_proposed(learn, query, ranked, scopes, within, accept)
+            ranked += self.list_proposed(learn, query, ranked, scopes, within=within, accept=accept)
             ranked = learn(query, ranked)
         ranked.sort(key=order_of)
         return query, ranked
 
-    def _list_proposed(
+    def list_proposed(
         self,
         learn: Learn,
         query: SearchQuery,
-        ranked: Sequence[RankedSkill],
+        ranked: Iterable[RankedSkill],
         scopes: Scopes,
+        *,
         within: Collection[ListingKey] | None,
         accept: Accept | None,
     ) -> list[RankedSkill]:
@@ -309,11 +330,12 @@ class SkillSearch:
             query.asked, query.expanded, visible, limit=limit, within=ids
         )
 
-    def _open(self, ranked: Iterable[RankedSkill]) -> Iterator[Hit]:
+    def _open(self, ranked: Iterable[RankedSkill], learn: Learn | None) -> Iterator[Hit]:
         for skill_rank in ranked:
             skill = self._find_skill(skill_rank.entry, skill_rank.skill_id)
             if skill is not None:
-                yield Hit(skill_rank.entry, skill, skill_rank.score)
+                card = skill_rank.score if learn is None else learn.card_of(skill_rank)
+                yield Hit(skill_rank.entry, skill, skill_rank.score, card)
 
     def _put_changed(self, listing_ids: Iterable[ListingKey], stored: Mapping[ListingKey, str]) -> int:
         """Index those of these listings whose digest is not the stored one; returns how many."""
@@ -372,9 +394,13 @@ class SkillSearch:
         return corrected if corrected != text else None
 
 
-def judge_fit(best: RankedSkill, query: SearchQuery) -> Fit:
-    """Whether the best hit fits the query."""
-    fit = estimate_fit(best.score, query)
+def judge_fit(best: RankedSkill, query: SearchQuery, learn: Learn | None = None) -> Fit:
+    """Whether the best hit fits the query: by its words, or because it served similar requests."""
+    is_by_card = learn is not None and learn.is_by_card(best)
+    fit = estimate_fit(learn.card_of(best) if learn is not None and is_by_card else best.score, query)
+    served = 0.0 if learn is None else learn.share_served(best)
+    if served > 0.0:
+        return Fit(max(fit.score, served), True)
     return Fit(fit.score, fit.is_likely and may_fit(best.text, query))
 
 
