@@ -18,7 +18,7 @@ import pytest
 import urllib3
 
 from tests.ports import reserve_port
-from tests.processes.running import Program, execute, program, wait_until
+from tests.processes.running import Program, execute, is_free, program, wait_until
 from tests.services import get_program
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "many-hubs.md"
@@ -113,6 +113,7 @@ def balancer(kind: str, folder: Path, port: int, hubs: list[int]) -> Iterator[st
         command = [executable, "-p", str(folder), "-c", str(file), "-e", f"{folder}/error.log", "-g", options]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
+        wait_until(lambda: not is_free(port), f"{kind} listens")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

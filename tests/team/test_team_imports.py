@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import pytest
 
 from retinue.core.call import ANONYMOUS, Call, TraceContext, TraceExtension
-from retinue.core.errors import InvalidSettingError, UnknownAgentError
+from retinue.core.errors import InvalidSettingError, NotAuthenticatedError, UnknownAgentError
 from retinue.mcp.upstream.imports.reads import ServersInHub
 from retinue.mesh.admission import Admission
 from retinue.mesh.channel import NullChannel
@@ -33,6 +34,7 @@ from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.team.package import Team
 from retinue.web.http_client import HttpClient
+from tests.openapi.test_trust import Server
 from tests.team.conftest import WriteTeam
 
 WAIT_S = 60.0
@@ -236,3 +238,49 @@ async def test_tools_are_accepted_for_each_digest_because_its_lock_names_them(
     assert [member.tag for member in find_members(Settings(), state, "told@words")] == [
         f"v{team.version}-team-{mark_of(team.digest)}" for team in (new, old)
     ]
+
+
+SHOP: dict[str, object] = {
+    "openapi": "3.1.0",
+    "info": {"title": "Shop", "version": "1"},
+    "security": [{"key": []}],
+    "paths": {"/own": {"get": {"operationId": "own", "responses": {"200": {"description": "x"}}}}},
+    "components": {"securitySchemes": {"key": {"type": "apiKey", "name": "X-Key", "in": "header"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "env", ["", 'env = { SHOP_KEY = "${SHOP_SECRET}" }\n[secrets]\nSHOP_SECRET = "key"\n']
+)
+async def test_an_api_of_a_team_gets_keys_of_the_team_and_none_of_the_hub(
+    env: str,
+    hub: Hub,
+    teams: TeamCommands,
+    state: State,
+    write_team: WriteTeam,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "key of the hub")
+    server = Server()
+    async with server.serve() as url:
+        path = "documents/shop.json"
+        folder = write_team()
+        (folder / path).parent.mkdir()
+        (folder / path).write_bytes(orjson.dumps({**SHOP, "servers": [{"url": url}]}))
+        more = f'[imports.shop]\nopenapi = "{path}"\n{env}'
+        packed = await teams.pack(write_team(more=more, imports={"shop": {}}), registry=None, output=None)
+        pulled = await teams.pull(packed.team.digest)
+        config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
+        store, content = TeamStore(state), (folder / path).read_bytes()
+        store.install("words", packed.team.digest, {CONFIG: config, f"files/{path}": content})
+        kept = store.keep_secrets("words", {"SHOP_SECRET": "key of $team"})
+        secrets = {packed.team.digest: kept}
+        store.write_row(TeamRow("words", packed.team.digest, packed.team.version, secrets=secrets))
+        await hub.until(lambda: len(hub.list_healthy("shop")) == 1)
+        call = Call("1", "own", {}, ANONYMOUS, "execute", TraceContext(id="7", trusted=True), "shop")
+        outcome = await hub.dispatcher.dispatch(call)
+    if env:
+        assert server.keys == {"/own": "key of $team"}
+    else:
+        assert isinstance(outcome.error, NotAuthenticatedError)
+        assert server.keys == {}

@@ -52,6 +52,7 @@ class ApiSpec:
 
     ``server`` replaces the servers of the document; ``key_origins`` get its credentials in addition to
     the first server. With ``strict`` a response that differs from the document is an error, else a warning.
+    ``environment`` gives the values of its credentials; None stands for the environment of the process.
     ``fingerprint`` changes with the configuration.
     """
 
@@ -64,6 +65,7 @@ class ApiSpec:
     strict: bool = False
     fingerprint: str = ""
     key_origins: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
     team: str = ""
     tag: str = ""
     """The team and the tag of the digest that brings it; "" for those of the machine."""
@@ -218,9 +220,8 @@ class ImportedApis(LiveSource[ImportedApi]):
                 from retinue.openapi.client import ApiClient
 
                 spec = specs[name]
-                return ApiClient(
-                    http, api, self._environment, strict=spec.strict, key_origins=spec.key_origins
-                )
+                own = self._environment if spec.environment is None else spec.environment
+                return ApiClient(http, api, own, strict=spec.strict, key_origins=spec.key_origins)
 
             return ImportedApi(specs[name], make_client, self._pins, self._change)
 

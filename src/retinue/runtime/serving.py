@@ -49,6 +49,9 @@ YOUNG_OBJECTS = 10_000
 finds the objects of the calls in flight alive: an eighth of the processor time of a hub with 16 clients."""
 
 _PORTS_TRIED = 200
+LAST_REQUESTS_S = 0.1
+"""How long calls are still answered after the socket is closed, for connections that were accepted last."""
+
 _STOP_GRACE_S = 8.0
 _LOOPBACK_WAIT_S = 2.0
 _THREADS_GRACE_S = 5.0
@@ -254,6 +257,8 @@ class HttpServer:
         protocol = partial(LimitedHttpProtocol, gate=self._gate)
         config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
         self._config = config
+        self.stop_listening: Callable[[], None] = lambda: None
+        """Called at the end of ``leave_s``, where connections are accepted elsewhere."""
         self._server = _Server(config)
         self.server_state = self._server.server_state
 
@@ -296,6 +301,8 @@ class HttpServer:
             await asyncio.sleep(stop.leave_s)
             for listening in getattr(self._server, "servers", ()):
                 listening.close()
+            self.stop_listening()
+            await asyncio.sleep(LAST_REQUESTS_S)
             close_idle(self.server_state.connections)
 
 

@@ -88,6 +88,7 @@ class _Waiting:
         listener.setblocking(False)
         for _ in range(come):
             stack.enter_context(socket.create_connection(listener.getsockname()))
+        self.address: tuple[str, int] = listener.getsockname()
         self.acceptor = Acceptor(listener, self._make_protocol, set(range(has)), board, 2)
 
     def _make_protocol(self) -> asyncio.Protocol:
@@ -133,4 +134,19 @@ async def test_a_flood_of_connections_leaves_turns_to_those_that_are_open(
                 before = len(waiting.accepted)
                 await asyncio.sleep(0)
                 assert len(waiting.accepted) <= before + 8
+        waiting.acceptor.stop()
+
+
+async def test_a_process_that_leaves_accepts_what_waits_and_then_nobody_can_connect(tmp_path: Path) -> None:
+    board = Board(create_board(tmp_path), 0, 2)
+    with ExitStack() as stack:
+        stack.callback(board.close)
+        waiting = _Waiting(stack, board, 5, 0)
+        waiting.acceptor.leave()
+        async with asyncio.timeout(WAIT_S):
+            while len(waiting.accepted) < 5:
+                await asyncio.sleep(0)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(waiting.address)
+        waiting.acceptor.start()
         waiting.acceptor.stop()

@@ -35,6 +35,9 @@ with fewer connections may be frozen."""
 MAX_AT_ONCE = 100
 """Connections that a process accepts before it serves those that it has."""
 
+MAX_WAITING = 2048
+"""Connections that may wait at the socket."""
+
 LOOK_S = 0.02
 """Seconds between two looks whether a process that starts may accept."""
 
@@ -61,6 +64,7 @@ async def serving_shared(
     server.server_state.connections = CountedConnections(board.note_connections)
     async with server.running((), stop):
         acceptor = Acceptor(listener, server.make_protocol, server.server_state.connections, board, processes)
+        server.stop_listening = acceptor.leave
         starting = asyncio.create_task(_start(acceptor, board, processes, is_ready))
         try:
             yield
@@ -112,12 +116,25 @@ class Acceptor:
         self._waiting: asyncio.TimerHandle | None = None
         self._late_turns = 0
         self._opening: set[asyncio.Task[Any]] = set()
+        self._has_left = False
 
     def start(self) -> None:
-        self._loop.add_reader(self._listener.fileno(), self._on_connection)
+        if not self._has_left:
+            self._loop.add_reader(self._listener.fileno(), self._on_connection)
+
+    def leave(self) -> None:
+        """Accept what waits, and close the socket; nobody can connect any more when no process has it."""
+        for _ in range(MAX_WAITING):
+            if not self._accept():
+                break
+        self.stop()
+        self._has_left = True
+        self._listener.close()
 
     def stop(self) -> None:
         """Accept nothing more; connections that wait are left to the other processes."""
+        if self._has_left:
+            return
         self._loop.remove_reader(self._listener.fileno())
         if self._waiting is not None:
             self._waiting.cancel()

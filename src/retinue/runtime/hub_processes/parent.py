@@ -118,6 +118,7 @@ async def run_hub_parent(
             state.write_hub(url, writes_log=writes_log, processes=count)
             report_ready(descriptor, {"name": HUB_NAME, "url": url})
         await stop.wait()
+        listener.close()  # each process has its own, which it closes when it has left
     return stop.exit_code
 
 

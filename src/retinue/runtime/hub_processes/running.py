@@ -47,6 +47,9 @@ from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.connection_gate import HttpLimits
 
+LEAVES_LATER_S = 0.5
+"""How much longer the leader of a hub that stops answers calls, because the others pass some on to it."""
+
 LEADS_WITHIN_S = 10.0
 """How long a new leader waits until the one before it has ended."""
 
@@ -68,6 +71,7 @@ async def run_hub_process(
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]
     if place.is_leader:
+        settings, reread = _leave_later(settings), None if reread is None else _leaving_later(reread)
         chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         core = Core(
             hold_state=partial(state.lead, LEADS_WITHIN_S),
@@ -134,6 +138,19 @@ async def _serve(
             serving_shared(front, listener, stop, limits, board, place.count, lambda: own.is_started)
         )
         yield
+
+
+def _leave_later(settings: Settings) -> Settings:
+    """The settings of the leader, which is the last to leave."""
+    timeouts = settings.timeouts
+    if not timeouts.leave_s:
+        return settings
+    leave_s = timeouts.leave_s + LEAVES_LATER_S
+    return settings.model_copy(update={"timeouts": timeouts.model_copy(update={"leave_s": leave_s})})
+
+
+def _leaving_later(reread: Callable[[], Settings]) -> Callable[[], Settings]:
+    return lambda: _leave_later(reread())
 
 
 @contextmanager

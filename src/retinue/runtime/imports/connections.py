@@ -403,6 +403,8 @@ def _api_of(member: MemberId, table: ImportTable, http: HttpClient) -> ApiSpec:
         visibility=table.visibility,
         fingerprint=repr(table),
         key_origins=table.key_origins,
+        # a document of a team chooses the names of variables, so it reads none of the hub
+        environment=fill_variables(table.env, {}) if member.team else None,
         team=member.team,
         tag=member.tag,
     )

@@ -10,6 +10,7 @@ from retinue.core.durations import render_duration
 from retinue.mesh.admission import ProcessLimits
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
+from retinue.runtime.serving import LAST_REQUESTS_S
 from retinue.settings_tables import TimeoutTable
 
 _LOOK_S = 0.02
@@ -38,7 +39,7 @@ class CallsPart(Part):
                 if table.leave_s:
                     shown = render_duration(table.leave_s)
                     process.echo(f"leaving: calls are answered for {shown}; stop again to end at once")
-                    await asyncio.sleep(table.leave_s)
+                    await asyncio.sleep(table.leave_s + LAST_REQUESTS_S)
                 limits.is_stopping = True
                 await finish_calls(limits, table.drain_s, process.echo)
 
