@@ -74,7 +74,7 @@ async def run() -> tuple[float, float]:
         )
         task = asyncio.create_task(upkeep.run())
         await asyncio.sleep(BACK_OFF_S)
-        assert len(directory.list_unhealthy()) == AGENTS
+        assert len(await directory.list_unhealthy()) == AGENTS
         asked = probes.count
         worked_s, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(MEASURED_S)

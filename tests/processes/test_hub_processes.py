@@ -104,11 +104,11 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
         assert (address.pid, address.processes) == (hub.process.pid, 2)
         _calls(url, 20)
         # calls are counted in batches
-        wait_until(lambda: sum(map(int, _AGENT_CALLS.findall(_metrics(url)))) == 20, "all are counted")
+        wait_until(lambda: _count_calls(url) == 20, "all are counted")
         fork_server = find_fork_server(hub.process.pid)
         serving = list_children(fork_server)
         assert len(serving) == 2
-        for leads, is_forked in ((False, True), (True, True), (False, False)):
+        for number, (leads, is_forked) in enumerate(((False, True), (True, True), (False, False)), 2):
             if not is_forked:
                 kill(fork_server)
             leader = find_leader(retinue_home, serving)
@@ -122,6 +122,7 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
             stopwatch = Stopwatch()
             assert execute(url, "list_agents")["result"]["agents"][0]["name"] == "one-agent"
             stopwatch.check(10)
+            _wait_for_calls(url, number * 20)
         wait_until(
             lambda: execute(url, "show_run", {"run": "kept"})["result"]["status"] == "done",
             "the next leader goes on with the run",
@@ -132,6 +133,14 @@ def test_any_process_of_a_hub_may_be_killed_while_the_others_answer(
         assert hub.end(signal.SIGTERM) == 0
         wait_until(lambda: not any(map(is_running, left)), "all of them have ended")
     assert not (retinue_home / "hub.json").exists()
+
+
+def _count_calls(url: str) -> int:
+    return sum(map(int, _AGENT_CALLS.findall(_metrics(url))))
+
+
+def _wait_for_calls(url: str, count: int) -> None:
+    wait_until(lambda: _count_calls(url) >= count, "calls of ended processes stay counted")
 
 
 _ASKING = '''

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.processes.running import WAIT_S, wait_until
@@ -56,6 +57,31 @@ async def test_a_good_digest_takes_over_and_one_whose_program_ends_loses_its_cal
     row = upgrades.read_row()
     assert (row["active"], row["failed"]["digest"]) == (second, third)
     assert "Traceback" not in hub.output
+
+
+async def test_runs_of_a_digest_that_drains_go_on_when_the_team_goes_back_to_it(upgrades: Upgrades) -> None:
+    upgrades.start_hub()
+    first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
+    assert await asyncio.to_thread(upgrades.begin_up(first, key="one").wait) == 0
+    upgrades.gate.touch()
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        group.create_task(upgrades.run_both(session, "held"))
+        up = upgrades.begin_up(second, "--steps", "100", "--hold", "0", "--drain", "3600", key="one")
+        assert await asyncio.to_thread(up.wait) == 0, up.output
+        assert upgrades.read_row()["rollout"]["stage"] == "drain"
+        async with upgrades.loaded(workers=2):
+            back = upgrades.begin_back("--steps", "50,100", "--hold", "2", "--drain", "60", key="one")
+            assert await asyncio.to_thread(back.wait) == 0, back.output
+            await upgrades.wait_for_version("1.0.0")
+        await asyncio.to_thread(wait_until, lambda: not upgrades.read_row()["rollout"], "the end of it")
+        await asyncio.to_thread(upgrades.gate.unlink)
+    assert "1.0.0: 50 %" in back.output
+    ((before, during, after),) = upgrades.runs
+    assert before == during, "the same process answers"
+    assert (before[0], after) == ("1.0.0", ["1.0.0"] * 3)
+    assert (upgrades.failures, upgrades.list_mixed()) == ([], [])
+    row = upgrades.read_row()
+    assert (row["active"], row["before"]) == (first, second)
 
 
 async def test_a_hub_that_is_killed_in_the_middle_goes_on(upgrades: Upgrades) -> None:

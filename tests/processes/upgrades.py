@@ -72,6 +72,7 @@ async def ask_both(ctx: Context) -> list[str]:
 """
 
 SECOND = """
+import asyncio
 import os
 
 from retinue import Agent
@@ -83,6 +84,14 @@ agent = Agent("second-agent", version="{version}")
 async def tell() -> str:
     "Who answers."
     return "{version}"
+
+
+@agent.skill(read_only=True, timeout_s=600)
+async def hold(gate: str) -> list[str]:
+    "Who answers, and in which process, when the file is gone."
+    while os.path.exists(gate):
+        await asyncio.sleep(0.02)
+    return ["{version}", str(os.getpid())]
 
 
 @agent.skill(read_only=True)
@@ -98,6 +107,16 @@ steps:
   - {{id: pause, wait: {pause}}}
   - {{id: second, skill: ask_both, agent: first-agent}}
 output: ["{version}", "${{{{ steps.first.output }}}}", "${{{{ steps.second.output }}}}"]
+"""
+
+
+HELD = """
+name: held
+steps:
+  - {{id: before, skill: hold, agent: second-agent, with: {{gate: /nowhere}}}}
+  - {{id: during, skill: hold, agent: second-agent, with: {{gate: "{gate}"}}}}
+  - {{id: after, skill: ask_both, agent: first-agent}}
+output: ["${{{{ steps.before.output }}}}", "${{{{ steps.during.output }}}}", "${{{{ steps.after.output }}}}"]
 """
 
 
@@ -165,6 +184,11 @@ class Upgrades:
     runs: list[Any] = field(default_factory=list)
 
     @property
+    def gate(self) -> Path:
+        """The file that holds the runs of the workflow ``held``."""
+        return self.folder / "gate"
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
@@ -184,6 +208,7 @@ class Upgrades:
             ),
             "agents/second/agent.py": SECOND.format(version=version),
             "workflows/both.yaml": WORKFLOW.format(version=version, pause="300ms"),
+            "workflows/held.yaml": HELD.format(gate=self.gate),
         }
         if self.every:
             files["team.toml"] += SCHEDULE.format(every=self.every)
@@ -247,9 +272,14 @@ class Upgrades:
         assert "error" not in reply, reply
         return str(reply["result"])
 
-    async def run_both(self, session: aiohttp.ClientSession) -> None:
-        """One run of the workflow; its three parts say which version they are of."""
-        started = await self._execute(session, "start_run", {"workflow": "both"})
+    def begin_back(self, *options: str, key: str) -> Program:
+        """``retinue up --back`` as a process that goes on meanwhile."""
+        arguments = ("up", "--back", "pair", *options)
+        return self.stack.enter_context(program(*arguments, cwd=self.folder, environment={"KEY": key}))
+
+    async def run_both(self, session: aiohttp.ClientSession, workflow: str = "both") -> None:
+        """One run of a workflow; its three parts say which version they are of."""
+        started = await self._execute(session, "start_run", {"workflow": workflow})
         run = started["result"]["run"]
         for _ in range(600):
             row = (await self._execute(session, "show_run", {"run": run}))["result"]

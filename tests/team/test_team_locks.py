@@ -18,7 +18,7 @@ from retinue.runtime.commands.teams import locking
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import make_environments
-from retinue.runtime.commands.teams.locking import check_package_lock, describe_agent, lock_team
+from retinue.runtime.commands.teams.locking import check_package_lock, check_pylock, describe_agent, lock_team
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.teams.environments import (
     Environments,
@@ -37,6 +37,7 @@ from retinue.team.packages import list_packages
 from tests.processes.running import wait_until
 from tests.team.conftest import WriteTeam
 
+NPM_LOCK, PYTHON_LOCK = "package-lock.json", "pylock.toml"
 INTEGRITY = "sha512-" + "a" * 86 + "=="
 
 
@@ -64,22 +65,92 @@ def test_a_package_lock_names_the_version_and_a_hash_of_everything() -> None:
             check_package_lock(content, "server", "1.2.3", "imports.x")
 
 
-async def test_an_import_whose_lock_lies_is_refused_before_npm_runs(
-    teams: TeamCommands, write_team: WriteTeam, state: State, monkeypatch: pytest.MonkeyPatch
+def wheel(name: str = "pet_server", version: str = "1.2.3") -> str:
+    url = f"https://files.example/{name}-{version}-py3-none-any.whl"
+    return f'{{ url = "{url}", hashes = {{ sha256 = "{"ab" * 32}" }} }}'
+
+
+WHEEL = wheel()
+
+
+def pylock(
+    version: str = "1.2.3", wheels: str | None = None, *, name: str = "pet-server", more: str = ""
+) -> bytes:
+    lock = f'lock-version = "1.0"\ncreated-by = "uv"\n[[packages]]\nname = "{name}"\nversion = "{version}"\n'
+    content = wheel(name.replace("-", "_"), version) if wheels is None else wheels
+    return (lock + (f"wheels = [{content}]\n" if content else "") + more).encode()
+
+
+def test_a_lock_of_python_names_the_version_and_a_hash_of_every_wheel() -> None:
+    other = f'[[packages]]\nname = "other"\nversion = "2"\nwheels = [{wheel("other", "2")}]\n'
+    for has_wheels in (False, True):
+        count = check_pylock(pylock(more=other), "Pet_Server[x]==1.2.3", "x", has_wheels=has_wheels)
+        assert count == 2
+    local = WHEEL.replace("https://files.example", "file:///wheels")
+    assert check_pylock(pylock(wheels=local), "pet-server==1.2.3", "imports.x", has_wheels=True) == 1
+    archive = f'[[packages]]\nname = "other"\narchive = {WHEEL.replace(".whl", ".zip")}\n'
+    folder = '[[packages]]\nname = "other"\ndirectory = { path = "/srv/other" }\n'
+    for content, problem in (
+        (pylock("1.2.4"), "has pet-server 1.2.4, not 1.2.3"),
+        (pylock(name="pet-servers"), "does not have pet-server"),
+        (pylock(wheels=WHEEL.replace("sha256", "md5")), "no SHA-256"),
+        (pylock(wheels=WHEEL.replace("ab", "")), "no SHA-256"),
+        (pylock(wheels=WHEEL.replace("https:", "http:")), "no address with https"),
+        (pylock(wheels=local), "no address with https"),
+        (pylock(wheels=WHEEL.replace("url =", "path =")), "no address with https"),
+        (pylock(wheels=""), "cannot be read"),
+        (pylock(more=archive), "other is no wheel"),
+        (pylock(more=folder), "other is no wheel"),
+        (b"[", "cannot be read"),
+    ):
+        with pytest.raises(InvalidSettingError, match=problem):
+            check_pylock(content, "pet-server==1.2.3", "imports.x", has_wheels=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "lock", "content", "packages", "problem"),
+    [
+        (
+            'npm = "server@1.2.3"',
+            "package-lock.json",
+            package_lock(version="9.9.9"),
+            1,
+            "has server 9.9.9, not",
+        ),
+        (
+            'npm = "server@1.2.3"',
+            "package-lock.json",
+            package_lock(),
+            2,
+            "has 1 packages, and team.lock says 2",
+        ),
+        ('pypi = "pet-server==1.2.3"', PYTHON_LOCK, pylock("9.9.9"), 1, "has pet-server 9.9.9, not"),
+        ('pypi = "pet-server==1.2.3"', PYTHON_LOCK, pylock(), 0, "has 1 packages, and team.lock says 0"),
+    ],
+)
+async def test_an_import_whose_lock_lies_is_refused_before_anything_is_installed(
+    teams: TeamCommands,
+    write_team: WriteTeam,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    lock: str,
+    content: bytes,
+    packages: int,
+    problem: str,
 ) -> None:
-    folder = write_team(more='[imports.files]\nnpm = "server@1.2.3"\n')
+    more = f"[imports.files]\n{source}\n"
+    folder = write_team(more=more)
     place = folder / "locks" / "files"
     place.mkdir(parents=True)
     (place / "package.json").write_text("{}")
-    (place / "package-lock.json").write_bytes(package_lock(version="9.9.9"))
-    write_team(
-        more='[imports.files]\nnpm = "server@1.2.3"\n',
-        imports={"files": {"lock": "locks/files/package-lock.json"}},
-    )
+    (place / lock).write_bytes(content)
+    write_team(more=more, imports={"files": {"lock": f"locks/files/{lock}", "packages": packages}})
     packed = await teams.pack(folder, registry=None, output=None)
-    monkeypatch.setattr(Environments, "make_npm", lambda *_: pytest.fail("npm ran"))
+    for installer in ("make_npm", "make_python"):
+        monkeypatch.setattr(Environments, installer, lambda *_, **__: pytest.fail("it is installed"))
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/true")
-    with pytest.raises(InvalidSettingError, match=r"has server 9\.9\.9, not 1\.2\.3"):
+    with pytest.raises(InvalidSettingError, match=problem):
         await teams.up(packed.team.digest, UpOptions(is_agreed=True), lambda _: False, print)
     assert TeamStore(state).list_active() == []
 
@@ -199,7 +270,7 @@ async def test_packages_of_several_locks_are_installed_at_once(
         (folder / "locks" / name).mkdir(parents=True)
         (folder / "locks" / name / "package.json").write_text("{}")
         (folder / "locks" / name / "package-lock.json").write_bytes(package_lock(version=version))
-    imports = {name: {"lock": f"locks/{name}/package-lock.json"} for name in locks}
+    imports = {name: {"lock": f"locks/{name}/package-lock.json", "packages": 1} for name in locks}
     write_team(more=more, imports=imports)
     team = (await teams.pack(folder, registry=None, output=None)).team
     files = {f"{FILES}/{file.path}": file.content for file in read_source(folder).files}

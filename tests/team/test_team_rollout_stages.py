@@ -21,12 +21,19 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.events import CallEndedEvent, now
 from retinue.runtime.commands.teams.commands import TeamCommands
-from retinue.runtime.commands.teams.upgrading import RolloutOptions, wait_for_drain
+from retinue.runtime.commands.teams.upgrading import RolloutOptions, ask_for_rollout, wait_for_drain
 from retinue.runtime.parts.teams.rollouts import FollowedRollouts
 from retinue.runtime.teams.comparison import DigestFigures, find_worse
 from retinue.runtime.teams.programs import CONFIG, child_name
 from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
-from retinue.runtime.teams.rollout import Stage, StoredRollout, begin_again, choose_digest, list_rollouts
+from retinue.runtime.teams.rollout import (
+    Stage,
+    StoredRollout,
+    begin_again,
+    choose_digest,
+    list_digests,
+    list_rollouts,
+)
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.state import State
 from retinue.team.definition import TeamDefinition
@@ -287,6 +294,55 @@ async def test_a_program_that_ends_or_an_exam_that_fails_sends_the_calls_back(hu
     hub.old_fails = True
     hub.ask(steps=(100,))
     assert (await hub.run()).active == hub.new.digest
+
+
+def ask_return(hub: Hub, **fields: Any) -> None:
+    """Ask to go back to the digest ``new`` while it ends its runs for the digest ``old``."""
+    hub.ask(steps=(100,))
+    drain = StoredRollout(hub.new.digest, hub.old.digest, "1.0.0", (100,), 0.0, 60.0, stage="drain")
+    row = replace(hub.row, rollout=drain.as_json())
+    hub.store.write_row(row)
+    options = RolloutOptions(steps=(100,), hold_s=0.0, drain_s=60.0)
+    ask_for_rollout(hub.store, row, hub.new, hub.new.definition.rollout, options, "words")
+    hub.apply()
+
+
+async def test_a_digest_that_still_ends_its_runs_goes_on_with_them_when_the_team_goes_back_to_it(
+    hub: Hub,
+) -> None:
+    ask_return(hub)
+    assert {*list_digests(hub.row)} == {hub.old.digest, hub.new.digest}
+    (rollout,) = hub.rollouts.rollouts
+    run = Principal("run", "run", frozenset({"exposed", "mesh"}))
+    deep = replace(new_trace(), depth=1)
+    for principal, trace in ((run, new_trace()), (CALLER, deep)):
+        call = Call("1", "count", {}, principal, "execute", trace)
+        assert hub.rollouts.digest_of(rollout, call) == mark_of(hub.new.digest)
+    unchosen: list[float] = []
+    stages = hub.stages()
+
+    async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
+        assert mark == mark_of(hub.old.digest)
+        unchosen.append(before)
+        return []
+
+    stages.mesh = replace(stages.mesh, list_runs=list_runs)
+    await stages.run()
+    assert (hub.row.active, unchosen) == (hub.new.digest, [0.0]), (
+        "runs without a choice are not the old one's"
+    )
+
+
+async def test_a_return_that_fails_leaves_the_runs_of_its_digest_to_it(hub: Hub) -> None:
+    ask_return(hub)
+    hub.exam = "another shape"
+    hub.runs = 3
+    row = await hub.run()
+    assert (row.active, row.rollout) == (hub.old.digest, {})
+    assert "fails its exam" in row.failed["reason"]
+    assert ("back", 0) not in hub.weights
+    assert hub.weights[-1] == ("drain", 100)
+    assert hub.runs == -1
 
 
 async def test_down_ends_a_rollout_and_runs_hold_the_digest_before(hub: Hub) -> None:

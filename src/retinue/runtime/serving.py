@@ -231,11 +231,14 @@ def _is_failure(record: logging.LogRecord) -> bool:
 
 
 class HttpServer:
-    """An HTTP server for ``app`` within ``limits``; made in the running event loop."""
+    """An HTTP server for ``app`` within ``limits``; made in the running event loop.
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits | None = None) -> None:
+    ``processes`` is the number of those that serve together, and share the memory.
+    """
+
+    def __init__(self, app: ASGIApp, limits: HttpLimits | None = None, processes: int = 1) -> None:
         limits = fit_to_open_files(limits or HttpLimits(), raise_open_files() - count_open_files())
-        limits = fit_to_memory(limits, count_free_memory())
+        limits = fit_to_memory(limits, count_free_memory(), processes)
         config = uvicorn.Config(
             app,
             log_config=None,

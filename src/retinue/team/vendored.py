@@ -80,7 +80,7 @@ def choose_wheels(lock: bytes) -> dict[tuple[int, int], list[LockedWheel]]:
     from packaging.markers import default_environment
     from packaging.pylock import PylockSelectError
 
-    pylock = _parse_pylock(lock)
+    pylock = parse_pylock(lock)
     platforms = list(tags.platform_tags())
     chosen: dict[tuple[int, int], list[LockedWheel]] = {}
     problem = ""
@@ -113,7 +113,7 @@ def choose_own_wheels(lock: bytes) -> list[LockedWheel]:
     from packaging.pylock import PylockSelectError
 
     try:
-        return list(_select(_parse_pylock(lock), None, None))
+        return list(_select(parse_pylock(lock), None, None))
     except (PylockSelectError, ValueError) as error:
         remedy = "run the team on a machine for which it has wheels"
         raise InvalidSettingError("pylock.toml", str(error)[:300], remedy=remedy) from None
@@ -137,12 +137,13 @@ def _list_wheels(lock: bytes) -> set[tuple[str, str]]:
     """Name of the file and SHA-256 of every wheel that a PEP 751 lock names."""
     return {
         (wheel.filename, str(wheel.hashes.get("sha256", "")))
-        for package in _parse_pylock(lock).packages
+        for package in parse_pylock(lock).packages
         for wheel in package.wheels or ()
     }
 
 
-def _parse_pylock(lock: bytes) -> Pylock:
+def parse_pylock(lock: bytes) -> Pylock:
+    """The lock in the bytes of a ``pylock.toml``. Raises InvalidSettingError."""
     from packaging.pylock import Pylock, PylockValidationError
 
     try:

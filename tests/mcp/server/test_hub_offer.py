@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from retinue.core.call import ANONYMOUS, Principal
-from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
+from retinue.core.record import AgentRecord, Candidate, Endpoint, Listing, ListingKey, Skill
 from retinue.mcp.server.hub_offer import MANY, TOO_MANY, HubOffer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -81,6 +81,25 @@ def test_an_unlisted_tool_is_found_by_every_spelling(spelling: str) -> None:
     assert found is not None
     assert (found.agent, found.skill.id) in {("big", "fs:0"), ("my.agent", "say")}
     assert catalog.find("big__fs:99") is catalog.find("nobody__say") is None
+
+
+def test_for_an_unknown_tool_only_agents_are_looked_at_that_the_caller_sees() -> None:
+    class Counted(Directory):
+        named = 0
+
+        def name_of(self, entry: Candidate) -> str:
+            self.named += 1
+            return super().name_of(entry)
+
+    directory, caller = Counted(MemoryListings()), Principal("few", "token", EXPOSED, agents=("retinue", "a"))
+    directory.upsert(listing("a", *(f"fs:{n}" for n in range(MANY + 1))))
+    for number in range(50):
+        directory.upsert(listing(f"other-{number}", "x", port=number + 2))
+    catalog = HubOffer(lambda: HUB, Changes().subscribe, directory, Access()).tools(caller)
+    assert catalog.find("a__fs_0") is not None
+    directory.named = 0
+    assert catalog.find("nobody__say") is None
+    assert directory.named == 1
 
 
 def test_two_agents_of_one_name_are_called_with_their_sources() -> None:

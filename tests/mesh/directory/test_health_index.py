@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.record import Health, ListingKey
+from retinue.mesh import slices
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from tests.mesh.scripted import make_listing
@@ -40,6 +43,20 @@ def test_the_counts_are_those_of_a_walk(changes: list[tuple[str, str, str, bool]
         counts = Counter(entry.health for entry in listed)
         assert {health: n for health, n in directory.count_healths().items() if n} == counts
         unhealthy = {entry.id for entry in listed if entry.health != "healthy"}
-        assert {entry.id for entry in directory.list_unhealthy()} == unhealthy
+        assert {entry.id for entry in asyncio.run(directory.list_unhealthy())} == unhealthy
         failing = [entry for entry in listed if entry.health in ("degraded", "unreachable")]
         assert directory.list_failing(len(listed)) == failing
+
+
+async def test_other_tasks_run_while_unhealthy_agents_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory(MemoryListings())
+    for number in range(50):
+        directory.upsert(make_listing(f"a{number}"))
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    listing = asyncio.create_task(directory.list_unhealthy(lambda entry: entry.name != "a7"))
+    turns = 0
+    while not listing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 50, "one after each agent"
+    assert len(await listing) == 49

@@ -106,8 +106,8 @@ async def test_an_agent_that_is_back_is_healthy_at_the_next_probe() -> None:
 
         async with HttpClient() as http:
             assert [await ask(), await ask()] == ["unreachable", "unreachable"]
-            assert [entry.name for entry in directory.list_unhealthy()] == ["plan-agent"]
+            assert [entry.name for entry in await directory.list_unhealthy()] == ["plan-agent"]
             async with await asyncio.start_server(answer, sock=listener):
                 assert await ask() == "healthy"
-    assert directory.list_unhealthy() == []
+    assert await directory.list_unhealthy() == []
     assert not len(schedule)

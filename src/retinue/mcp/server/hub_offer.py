@@ -8,9 +8,10 @@ form of its list while agents join. Only the cards of listed agents are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal
 
 from cachetools import LRUCache
@@ -28,7 +29,7 @@ from retinue.core.record import (
 )
 from retinue.mcp.codec.tools import Names
 from retinue.mcp.server.offer import ServerFacts, ToolCatalog, VisibilityKey
-from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog
+from retinue.mcp.server.search_only_catalog import MAX_KNOWN, SearchOnlyCatalog
 from retinue.mcp.upstream.imports.reads import (
     AGENT_URI,
     IsListed,
@@ -260,6 +261,12 @@ class HubOffer:
         """The agents with a visible skill that a limited view sees; None = the view is not limited."""
         return list(self._iterate_within(key)) if _is_limited(key.view) else None
 
+    def _iterate_seen(self, key: VisibilityKey) -> Iterable[Entry]:
+        """The agents with a visible skill, or so many that they have more skills than are known by alias."""
+        if _is_limited(key.view):
+            return self._iterate_within(key)
+        return self._directory.list_visible(key.scopes, MAX_KNOWN + 1)
+
     def _iterate_within(self, key: VisibilityKey) -> Iterator[Entry]:
         assert key.view is not None
         for listing_id in self._directory.select_now(key.view):
@@ -296,7 +303,8 @@ class HubOffer:
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
         if short:
             own, pinned = self._list_own(key), self._list_pinned(key)
-            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key), pinned)
+            count, list_seen = partial(self._count, key), partial(self._iterate_seen, key)
+            return SearchOnlyCatalog(own, self._directory, key, self._names, count, list_seen, pinned)
         return ToolCatalog(self._list_offered(key, self._survey(key).entries), names=self._names)
 
     def _list_own(self, key: VisibilityKey) -> Sequence[Skill]:

@@ -24,8 +24,8 @@ _MARKS = (AGENT_MARK, ".")
 class SearchOnlyCatalog(ToolCatalog):
     """Lists ``own``; every other tool is looked up when it is called.
 
-    ``count`` gives the number of tools of agents, and of their agents. ``pinned`` are skills of agents that
-    are listed all the same.
+    ``count`` gives the number of tools of agents, and of their agents, and ``list_seen`` these agents.
+    ``pinned`` are skills of agents that are listed all the same.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class SearchOnlyCatalog(ToolCatalog):
         key: VisibilityKey,
         names: Names,
         count: Callable[[], tuple[int, int]],
+        list_seen: Callable[[], Iterable[Entry]],
         pinned: Sequence[tuple[str, Skill]] = (),
     ) -> None:
         listed: list[tuple[str | None, Skill]] = [(None, skill) for skill in own]
@@ -43,6 +44,7 @@ class SearchOnlyCatalog(ToolCatalog):
         self._directory = directory
         self._key = key
         self._count = count
+        self._list_seen = list_seen
 
     @cached_property
     def tools(self) -> list[dict[str, Any]]:
@@ -91,9 +93,7 @@ class SearchOnlyCatalog(ToolCatalog):
     @cached_property
     def _aliases(self) -> dict[str, tuple[ListingKey, str]]:
         known: dict[str, tuple[ListingKey, str]] = {}
-        for entry in self._directory.list_held():
-            if not self._directory.represents_agent(entry):
-                continue
+        for entry in self._list_seen():
             agent = self._directory.name_of(entry)
             known.update((tool_id(agent, s), (entry.id, s)) for s in self._key.list_skills(entry))
             if len(known) > MAX_KNOWN:

@@ -46,6 +46,7 @@ from retinue.mesh.directory.sources import Source, SourceProblem
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry, Scopes, count_listed, count_visible
 from retinue.mesh.permissions import AgentView, is_seen
+from retinue.mesh.slices import run_in_slices
 
 TTL_S = 300.0
 """How long a look-up trusts the last reading of a source (P-30)."""
@@ -138,12 +139,21 @@ class Directory:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
         return self._index.list_agents()
 
-    def list_unhealthy(self, concerns: Callable[[Entry], bool] = lambda entry: True) -> list[Entry]:
+    async def list_unhealthy(self, concerns: Callable[[Entry], bool] = lambda entry: True) -> list[Entry]:
         """The entries of `list_entries` that are not healthy and concern the caller, in no order.
 
-        It costs nothing for the healthy ones.
+        It costs nothing for the healthy ones; other tasks run meanwhile.
         """
-        return self._index.list_unhealthy(concerns)
+        unhealthy: list[Entry] = []
+
+        def look() -> Iterator[None]:
+            for entry in self._index.list_unhealthy():
+                if concerns(entry) and self._index.represents_agent(entry):
+                    unhealthy.append(entry)
+                yield
+
+        await run_in_slices(look())
+        return unhealthy
 
     def list_failing(self, limit: int, source: str | None = None) -> list[Entry]:
         """At most ``limit`` entries of `list_entries` that are disabled, degraded or unreachable.

@@ -53,7 +53,8 @@ class Rollout:
     """One team that changes its digest; ``old`` and ``new`` are marks of digests.
 
     ``weight`` is the share in per cent of the new chains that the new digest gets. ``has_failed`` = chains
-    that chose the new digest go on with the old one.
+    that chose the new digest go on with the old one. ``is_return`` = the old digest was about to
+    replace the new one, which has never stopped; so chains that began before both rollouts are its own.
     """
 
     team: str
@@ -61,6 +62,12 @@ class Rollout:
     new: str
     weight: int
     has_failed: bool = False
+    is_return: bool = False
+
+    @property
+    def unchosen(self) -> str:
+        """The digest of chains that began before the rollout."""
+        return self.new if self.is_return else self.old
 
     @property
     def front(self) -> str:
@@ -199,11 +206,11 @@ class Rollouts:
             named_mark = "" if call.listing is None else read_mark(call.listing.tag)
             if call.principal.kind != "run":
                 began_before = trace.trusted and trace.depth > 0
-                mark = rollout.old if began_before else rollout.choose(trace.id)
+                mark = rollout.unchosen if began_before else rollout.choose(trace.id)
             elif not trace.depth and named_mark in (rollout.old, rollout.new):
                 mark = named_mark
             else:
-                mark = rollout.old
+                mark = rollout.unchosen
         return rollout.old if rollout.has_failed else mark
 
     def find_mark(self, team: str, call: Call) -> str | None:

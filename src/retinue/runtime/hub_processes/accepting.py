@@ -60,7 +60,7 @@ async def serving_shared(
     A process that is not ready leaves new connections to the others, if one of them serves. What it loads
     until then stops its event loop for some tenths of a second, and a call that it has accepted would wait.
     """
-    server = HttpServer(app, limits)
+    server = HttpServer(app, limits, processes)
     server.server_state.connections = CountedConnections(board.note_connections)
     async with server.running((), stop):
         acceptor = Acceptor(listener, server.make_protocol, server.server_state.connections, board, processes)

@@ -50,7 +50,7 @@ from retinue.runtime.hub_processes.front import Reach
 from retinue.runtime.hub_processes.leader import POLICIES, SEARCHES, send_json
 from retinue.runtime.hub_processes.led_history import LedHistory
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
-from retinue.runtime.hub_processes.other_figures import list_digest_calls, render_figures
+from retinue.runtime.hub_processes.other_figures import list_digest_calls, make_process_mark, render_figures
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_directory, make_dispatcher
@@ -290,6 +290,7 @@ class FollowPart(Part):
 
 def figures_app(process: Process) -> ASGIApp:
     """The exchange by which the leader reads the figures of this process."""
+    mark = make_process_mark()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         figures = Figures()
@@ -297,6 +298,6 @@ def figures_app(process: Process) -> ASGIApp:
         process.dispatcher.admission.events.flush()
         state.calls.read(figures)
         digests = list_digest_calls(process.dispatcher)
-        await send_json(send, render_figures(figures, state.admission.limits.in_flight, digests))
+        await send_json(send, render_figures(figures, state.admission.limits.in_flight, digests, mark))
 
     return answer

@@ -312,8 +312,10 @@ class DirectoryFollower:
 
         def compare() -> Iterator[None]:
             for entry in self._store.load():
-                stored.add(entry.id)
-                if entry != self._directory.find_entry(entry.id):
+                known = self._directory.find_entry(entry.id)
+                # a hundred thousand new ids would have to be collected, and deleted at once
+                stored.add(entry.id if known is None else known.id)
+                if entry != known:
                     changed.append(entry.id)
                 yield
             for entry in list(self._directory.list_held()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,6 +32,7 @@ from retinue.runtime.hub_processes.led_policies import answer_policies
 from retinue.runtime.hub_processes.other_figures import OtherFigures, count_digest_calls
 from retinue.runtime.hub_processes.place import HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.files import storage_errors
@@ -64,17 +64,18 @@ class LeaderPart(Part):
         process.add(ServingProcesses, ServingProcesses(self._place.count))
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
-        readings = OtherFigures(self._board)
+        readings = OtherFigures(self._board, self._place.folder)
         count = partial(count_digest_calls, self._board, forwarder, others)
         process.add(OtherCalls, OtherCalls(count))
 
         async def figures(figures: Figures) -> None:
             figures.put(_PROCESS_UP, 1, "0")
             serving = [index for index in others if self._board.find_pid(index) is not None]
-            await asyncio.gather(*(readings.read(forwarder, index) for index in serving))
             for index in others:
                 figures.put(_PROCESS_UP, float(index in serving), str(index))
-            readings.add_to(figures, serving)
+            await readings.add_to(figures, forwarder, serving)
+
+        process.get(ProcessState).add_others = figures
 
         async def problems() -> Sequence[ReadinessProblem]:
             return [
@@ -86,7 +87,6 @@ class LeaderPart(Part):
         try:
             yield Opened(
                 product=exchange,
-                figures=figures,
                 problems=problems,
                 running=partial(_sharing_policies, process, exchange),
                 drain=exchange.end,

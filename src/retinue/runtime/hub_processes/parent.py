@@ -27,6 +27,7 @@ from retinue.runtime.hub_processes.board import MAX_PROCESSES, Board, create_boa
 from retinue.runtime.hub_processes.fork_server import ForkServer
 from retinue.runtime.hub_processes.heartbeat import BEAT_S, FROZEN_LOOKS, FrozenWatch
 from retinue.runtime.hub_processes.place import HubPlace, socket_path
+from retinue.runtime.machine.limits import count_processors
 from retinue.runtime.observing.log_files import writes_to
 from retinue.runtime.parts.children import END_S
 from retinue.runtime.parts.hub_moments import watch_folder
@@ -55,8 +56,7 @@ def count_processes(configured: int | str) -> int:
     Raises InvalidSettingError.
     """
     if configured == "auto":
-        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-        return min(len(usable), MAX_PROCESSES)
+        return min(count_processors(), MAX_PROCESSES)
     try:
         count = int(configured)
     except ValueError:

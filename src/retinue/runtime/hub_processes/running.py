@@ -131,7 +131,7 @@ async def _serve(
         else:
             front = Front(app, process.get(Reach), process.get(Forwarder), place, board, prefix)
             exchange = figures_app(process)
-        inner = HttpServer(inner_app(exchange, restored(front.answer)), limits)
+        inner = HttpServer(inner_app(exchange, restored(front.answer)), limits, place.count)
         await stack.enter_async_context(inner.running((place.take_inner(),), stop))
         own = process.get(ProcessState)
         await stack.enter_async_context(

@@ -1,4 +1,4 @@
-"""Fits the limits of a server to the open files and the memory that its process may still take."""
+"""Fits a server to what its process may take of the machine: open files, memory and processors."""
 
 from __future__ import annotations
 
@@ -48,11 +48,25 @@ def count_open_files() -> int:
     return 0
 
 
-def fit_to_memory(limits: HttpLimits, free_bytes: int | None) -> HttpLimits:
-    """At most a quarter of the free memory holds bodies; None = memory is not limited."""
+def fit_to_memory(limits: HttpLimits, free_bytes: int | None, processes: int = 1) -> HttpLimits:
+    """At most a quarter of the free memory holds bodies; None = memory is not limited.
+
+    ``processes`` is the number of those that share it.
+    """
     if free_bytes is None:
         return limits
-    return replace(limits, held_bytes=min(limits.held_bytes, max(0, free_bytes // _SHARE_OF_MEMORY)))
+    held_bytes = max(0, free_bytes // (_SHARE_OF_MEMORY * processes))
+    return replace(limits, held_bytes=min(limits.held_bytes, held_bytes))
+
+
+def count_processors(cgroups: Path = _CGROUPS, own: str | None = None) -> int:
+    """How many processors this process may use, without a part of one; at least 1.
+
+    The quota of a container counts, as a container has one more often than processors of its own. The
+    arguments are those of `count_free_memory`; groups of version 1 are looked at as well.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([usable, *map(int, _list_quotas(cgroups, _own_groups(own)))]))
 
 
 def count_free_memory(cgroups: Path = _CGROUPS, own: str | None = None) -> int | None:
@@ -61,7 +75,7 @@ def count_free_memory(cgroups: Path = _CGROUPS, own: str | None = None) -> int |
     None where there is neither. ``cgroups`` is where the control groups (version 2) are mounted; ``own`` is
     the text of ``/proc/self/cgroup``.
     """
-    limits = list(_list_group_limits(cgroups, _read(Path("/proc/self/cgroup")) if own is None else own))
+    limits = list(_list_group_limits(cgroups, _own_groups(own)))
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         pages = _read(Path("/proc/self/statm")).split()
@@ -71,13 +85,44 @@ def count_free_memory(cgroups: Path = _CGROUPS, own: str | None = None) -> int |
 
 def _list_group_limits(cgroups: Path, own: str) -> Iterator[int]:
     """The memory that is left to each group that this process is in."""
-    path = next((line.removeprefix("0::") for line in own.splitlines() if line.startswith("0::")), None)
-    group = None if path is None else cgroups / path.strip("/")
-    while group is not None and group.is_relative_to(cgroups):
+    for group in _list_groups(cgroups, own, ""):
         maximum, current = (_read(group / name).strip() for name in ("memory.max", "memory.current"))
         if maximum.isdigit():
             yield int(maximum) - (int(current) if current.isdigit() else 0)
-        group = group.parent
+
+
+def _list_quotas(cgroups: Path, own: str) -> Iterator[float]:
+    """The processors that each group may use that this process is in."""
+    for group in _list_groups(cgroups, own, ""):
+        yield from _divide(*_read(group / "cpu.max").split()[:2])
+    for group in _list_groups(cgroups, own, "cpu"):
+        yield from _divide(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+
+
+def _divide(*times: str) -> Iterator[float]:
+    """The processors of a quota and its period; none without a quota."""
+    numbers = [int(text) for text in times if text.strip().isdigit()]
+    if len(numbers) == 2 and numbers[1]:
+        yield numbers[0] / numbers[1]
+
+
+def _list_groups(cgroups: Path, own: str, controller: str) -> Iterator[Path]:
+    """The folder of each group that this process is in; of version 2 with "", else of a controller.
+
+    A group that is not visible in a container is left out: the folder above it is the container's own.
+    """
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)  # "4:cpu,cpuacct:/path", and "0::/path" of version 2
+        if controller in controllers.split(","):
+            root = cgroups / controllers
+            group = root / path.strip("/")
+            while group.is_relative_to(root):
+                yield group
+                group = group.parent
+
+
+def _own_groups(own: str | None) -> str:
+    return _read(Path("/proc/self/cgroup")) if own is None else own
 
 
 def _read(path: Path) -> str:

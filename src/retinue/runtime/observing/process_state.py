@@ -6,7 +6,7 @@ somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -50,6 +50,8 @@ class ProcessState:
     is_started: bool = False
     parts: OpenParts | None = None
     """The parts, once they are open."""
+    add_others: Callable[[Figures], Awaitable[None]] | None = None
+    """Adds the figures of the other processes of a hub to those of this one."""
     shown: ShownAgents | None = None
     """The agents as callers see them; without it a caller of exposed skills sees no names of skills."""
 
@@ -122,6 +124,8 @@ class ProcessState:
         self.calls.read(figures)
         if self.parts is not None:
             await self.parts.read_figures(figures)
+        if self.add_others is not None:
+            await self.add_others(figures)
         return figures
 
     @property

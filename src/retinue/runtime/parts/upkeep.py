@@ -223,20 +223,21 @@ class BackgroundTasks:
             and not self._agent_stats.has_seen(entry, lately_s)
             and not self._sharing.leaves(entry, lately_s, self._patience_s)
         ]
-        await self._probe([*quiet, *self._list_due()])
+        await self._probe([*quiet, *await self._list_due()])
 
     async def _probe_unhealthy(self) -> None:
         await self._directory.ensure_fresh()
-        await self._probe(self._list_due())
+        await self._probe(await self._list_due())
 
-    def _list_due(self) -> list[Entry]:
+    async def _list_due(self) -> list[Entry]:
         """The agents that are not healthy and are asked now."""
-        due = self._directory.list_unhealthy(self._schedule.test_due())
-        return [
-            agent
-            for agent in due
-            if agent.url is not None and not self._sharing.leaves(agent, 0.0, self._patience_s)
-        ]
+        is_due, patience_s = self._schedule.test_due(), self._patience_s
+
+        def concerns(agent: Entry) -> bool:
+            is_asked = agent.url is not None and is_due(agent)
+            return is_asked and not self._sharing.leaves(agent, 0.0, patience_s)
+
+        return await self._directory.list_unhealthy(concerns)
 
     @property
     def _patience_s(self) -> float:

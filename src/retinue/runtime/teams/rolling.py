@@ -242,7 +242,9 @@ class RolloutStages:
         if not stored.is_scheduled:
             stored = await self._renew_schedules(stored)
         while self.now() - stored.entered_at < stored.drain_s:
-            runs = await self.mesh.list_runs(self.name, mark_of(stored.old), stored.entered_at)
+            # in a return, runs without a choice are those of the new digest
+            unchosen_before = 0.0 if stored.is_return else stored.entered_at
+            runs = await self.mesh.list_runs(self.name, mark_of(stored.old), unchosen_before)
             if not runs and not await self._counts_calls(stored.old):
                 break
             if (held_by := tuple(runs[:SHOWN_RUNS])) != stored.held_by:
@@ -304,8 +306,13 @@ class RolloutStages:
         _log.warning("rollout failed", team=self.name, digest=stored.new, reason=reason)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         failed = {"digest": stored.new, "version": stored.version, "reason": reason, "at": at}
-        back = replace(stored.enter("back", self.now()), figures=self._render_figures(stored))
-        self._change(stored, lambda row: replace(row, failed=failed, rollout=back.as_json()))
+
+        def change(row: TeamRow) -> TeamRow:
+            back = stored.turn_back(row, self.now()) if stored.is_return else stored.enter("back", self.now())
+            back = replace(back, figures=self._render_figures(back))
+            return replace(row, failed=failed, rollout=back.as_json())
+
+        self._change(stored, change)
 
     def _promote(self, stored: StoredRollout) -> None:
         """Make the new digest the one of the team; the old one ends its chains."""

@@ -44,6 +44,8 @@ class StoredRollout:
     """The runs for which the old digest still runs, the first few."""
     is_scheduled: bool = False
     """Whether the schedules of the team are those of the new digest, which serves; then the old one ends."""
+    is_return: bool = False
+    """Whether the new digest was ending its chains and runs for the old one; it goes on with them."""
 
     @property
     def weight(self) -> int:
@@ -64,11 +66,27 @@ class StoredRollout:
     def for_calls(self, team: str) -> Rollout:
         """The rollout as calls see it."""
         old, new = mark_of(self.old), mark_of(self.new)
-        return Rollout(team, old, new, self.weight, has_failed=self.stage == "back")
+        has_failed = self.stage == "back"
+        return Rollout(team, old, new, self.weight, has_failed=has_failed, is_return=self.is_return)
+
+    def turn_back(self, row: TeamRow, at: float) -> StoredRollout:
+        """What a return that fails leaves: the digest that serves goes on, the other one ends its chains."""
+        return StoredRollout(
+            old=self.new,
+            new=self.old,
+            version=row.version,
+            steps=(WHOLE,),
+            hold_s=0.0,
+            drain_s=self.drain_s,
+            stage="drain",
+            entered_at=at,
+            signer=row.signer,
+            reference=row.reference,
+        )
 
     def list_running(self) -> tuple[str, ...]:
         """The digests whose programs run, the one that lists show first."""
-        if self.stage == "asked":
+        if self.stage == "asked" and not self.is_return:
             return (self.old,)
         return (self.new, self.old) if self.weight >= WHOLE else (self.old, self.new)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import orjson
 
 from retinue.cards.signatures import TrustedKeys, Verdict
-from retinue.core.errors import StateDamagedError, TeamRefusedError
+from retinue.core.errors import InvalidSettingError, StateDamagedError, TeamRefusedError
 from retinue.oci.codec.manifest import parse_manifest
 from retinue.oci.codec.reference import digest_of
 from retinue.runtime.teams.environments import Environments, sweep
 from retinue.runtime.teams.programs import CONFIG, FILES, MANIFEST, SIGNATURES
 from retinue.runtime.teams.store import TeamStore
+from retinue.team.definition import TeamImport
 from retinue.team.package import Team
 from retinue.team.signature import verify_team
 
@@ -83,18 +84,32 @@ def plan_installations(
     for name, table in team.definition.imports.items():
         lock = team.lock.imports[name].lock
         content = None if lock is None else (place / lock).read_bytes()
-        if lock is None or content is None or content in made:
+        if lock is None or content is None:
+            continue
+        _check_lock(team, name, table, content)
+        if content in made:
             continue
         made.add(content)
         if table.npm is not None:
-            from retinue.runtime.commands.teams.locking import check_package_lock
-
-            check_package_lock(content, table.package_name, table.npm.rpartition("@")[2], f"imports.{name}")
             manifest = ((place / lock).parent / "package.json").read_bytes()
             works.append(partial(environments.make_npm, manifest, content))
         elif table.pypi is not None:
             works.append(partial(environments.make_python, content, is_agent=False))
     return works
+
+
+def _check_lock(team: Team, name: str, table: TeamImport, content: bytes) -> None:
+    """Raise InvalidSettingError for a lock of another package, or of another number than was shown."""
+    from retinue.runtime.commands.teams.locking import check_package_lock, check_pylock
+
+    field, count = f"imports.{name}", 0
+    if table.npm is not None:
+        count = check_package_lock(content, table.package_name, table.npm.rpartition("@")[2], field)
+    elif table.pypi is not None:
+        count = check_pylock(content, table.pypi, field, has_wheels=team.is_vendored)
+    if count != team.lock.imports[name].packages:
+        problem = f"its lock has {count} packages, and team.lock says {team.lock.imports[name].packages}"
+        raise InvalidSettingError(field, problem, remedy="write it again: retinue lock")
 
 
 def _read(path: Path) -> bytes:

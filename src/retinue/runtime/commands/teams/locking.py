@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,10 +42,12 @@ from retinue.team.lock import (
     render_lock,
 )
 from retinue.team.packages import list_packages
-from retinue.team.vendored import list_lock_files
+from retinue.team.vendored import list_lock_files, parse_pylock
 
 LOCK_WITHIN_S = 300.0
 DESCRIBE_WITHIN_S = 60.0
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 _PYTHON = "3.11"
 """The oldest Python for which dependencies are resolved."""
@@ -176,8 +179,9 @@ def _lock_import(folder: Path, name: str, table: TeamImport, environ: Mapping[st
         make_folder(place)
     if table.pypi is not None:
         _compile(place / PYLOCK, [table.pypi], f"imports.{name}", environ)
-        packages = tomllib.loads((place / PYLOCK).read_text("utf-8")).get("packages", [])
-        return LockedImport(lock=f"{LOCKS}/{name}/{PYLOCK}", packages=len(packages))
+        # wheels of an index without HTTPS can be packed with --vendor, so only `up` checks addresses
+        count = check_pylock((place / PYLOCK).read_bytes(), table.pypi, f"imports.{name}", has_wheels=True)
+        return LockedImport(lock=f"{LOCKS}/{name}/{PYLOCK}", packages=count)
     package, _, version = (table.npm or "").rpartition("@")
     manifest = {"name": f"team-import-{name}", "private": True, "dependencies": {package: version}}
     with storage_errors(place):
@@ -241,6 +245,41 @@ def check_package_lock(content: bytes, package: str, version: str, field: str) -
                 field, f"{name[:80]} has no hash of its archive in the lock", remedy=remedy
             )
     return len(rows)
+
+
+def check_pylock(content: bytes, requirement: str, field: str, *, has_wheels: bool) -> int:
+    """The number of packages of a PEP 751 lock for ``NAME==VERSION``, each of wheels with their hashes.
+
+    The addresses of the wheels are those over HTTPS, unless the digest itself ``has_wheels``.
+    Raises InvalidSettingError for a lock that would install anything else than the named version by hash.
+    """
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
+
+    name, _, version = requirement.partition("==")
+    package, remedy = name.partition("[")[0], "write it again: retinue lock"
+    packages = parse_pylock(content).packages
+    named = [row for row in packages if row.name == canonicalize_name(package)]
+    if not named:
+        raise InvalidSettingError(field, f"its lock does not have {package}", remedy=remedy)
+    for row in named:
+        if row.version != Version(version):
+            problem = f"its lock has {package} {str(row.version)[:40]}, not {version}"
+            raise InvalidSettingError(field, problem, remedy=remedy)
+    for row in packages:
+        others = (row.vcs, row.directory, row.archive)
+        if not row.wheels or any(source is not None for source in others):
+            raise InvalidSettingError(field, f"{row.name[:80]} is no wheel in the lock", remedy=remedy)
+        for wheel in row.wheels:
+            if not _SHA256.fullmatch(str(wheel.hashes.get("sha256", ""))):
+                problem = f"{row.name[:80]} has no SHA-256 of a wheel in the lock"
+                raise InvalidSettingError(field, problem, remedy=remedy)
+            if not has_wheels and not (wheel.url or "").startswith("https://"):
+                problem = f"a wheel of {row.name[:80]} has no address with https:// in the lock"
+                raise InvalidSettingError(
+                    field, problem, remedy="lock it with another index, or pack it with --vendor"
+                )
+    return len(packages)
 
 
 def describe_agent(

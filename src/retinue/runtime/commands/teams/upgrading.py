@@ -99,7 +99,13 @@ async def refuse_other_nodes(
 def ask_for_rollout(
     store: TeamStore, row: TeamRow, team: Team, table: RolloutTable, options: RolloutOptions, reference: str
 ) -> None:
-    """Write the rollout of an installed digest beside the one that runs; the hub takes it up."""
+    """Write the rollout of an installed digest beside the one that runs; the hub takes it up.
+
+    A digest that still ends its chains and runs goes on with them.
+    """
+    # the hub leaves a rollout as it is while a command starts a digest
+    ending = read_rollout(store.read_rows().get(row.name, row))
+    is_return = ending is not None and ending.stage == "drain" and ending.old == team.digest
     first_stage = StoredRollout(
         old=row.active or "",
         new=team.digest,
@@ -110,6 +116,7 @@ def ask_for_rollout(
         entered_at=time.time(),
         signer=row.signers.get(team.digest, ""),
         reference=reference,
+        is_return=is_return,
     )
     store.write_row(replace(row, failed={}, rollout=first_stage.as_json()))
 
