@@ -415,10 +415,12 @@ def test_half_requests_new_settings_and_a_stop_reach_all_processes_and_lose_no_c
             os.kill(leader, signal.SIGCONT)
             token = State(retinue_home).local_token()
             wait_until(lambda: set(_UP.findall(_metrics(url, token))) == {"0", "1"}, "both serve again")
-            wait_until(lambda: not _lets_in(port), "the process that started lets nobody in")
+            clients = [_Client(port) for _ in range(_CLIENTS)]
+            # all of them keep their connections, so that the process that started has some
+            wait_until(lambda: not any(client.is_let_in() for client in clients), "it lets nobody in")
             settings.write_text("")
             hub.send(signal.SIGHUP)
-            wait_until(lambda: _lets_in(port), "it lets them in again")
+            wait_until(lambda: all(client.is_let_in() for client in clients), "it lets them in again")
             # SIGTERM: calls that run are answered
             with ThreadPoolExecutor(_SLOW) as pool:
                 calls = [pool.submit(_wait, url, "late") for _ in range(_SLOW)]
@@ -442,11 +444,6 @@ def _wait(url: str, name: str) -> Any:
 def _has_read_settings(process: int) -> bool:
     """Whether a process of a hub has come so far that it shares memory with the others."""
     return " rw-s " in Path(f"/proc/{process}/maps").read_text()
-
-
-def _lets_in(port: int) -> bool:
-    """Whether a process answers a caller without a token; a new connection for each process, and more."""
-    return any(_Client(port).is_let_in() for _ in range(_CLIENTS))
 
 
 def _is_refused(port: int) -> bool:
