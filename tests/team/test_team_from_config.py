@@ -188,3 +188,10 @@ def test_a_team_toml_that_exists_stays(tmp_path: Path) -> None:
     assert parse_definition((folder / "team.toml").read_bytes()).name == "team-1-desk"
     with pytest.raises(InvalidSettingError, match="exists"):
         convert_settings(folder)
+
+
+def test_variables_of_the_machine_are_left_out() -> None:
+    text = '[[agents]]\ntarget = "agents/word/agent.py"\nenv = { PYTHONPATH = "/x", MODE = "fast" }\n'
+    conversion = convert_config(text.encode(), "words")
+    assert dict(parse_definition(conversion.text.encode()).agents[0].env) == {"MODE": "fast"}
+    assert "agents[0].env.PYTHONPATH: PYTHONPATH belongs to the machine" in conversion.left_out[0]
