@@ -114,6 +114,12 @@ async def test_down_stops_what_a_killed_first_up_has_started(teams: TeamCommands
         teams.down("words")
 
 
+async def test_down_of_a_name_without_a_team_makes_no_files(teams: TeamCommands, state: State) -> None:
+    with pytest.raises(InvalidSettingError, match=r"no team teams\.json runs"):
+        teams.down("teams.json")
+    assert not (TeamStore(state).root / "teams.json").exists()
+
+
 async def test_down_of_a_team_whose_upgrade_was_killed_keeps_the_checked_digest(
     teams: TeamCommands, state: State
 ) -> None:

@@ -116,7 +116,7 @@ class AutoChoice:
         return None
 
     async def _find_sure(self, prompt: str, principal: Principal) -> tuple[str | None, bool]:
-        """The id of the skill that surely fits a prompt, of a trusted agent that answers; is it a wish."""
+        """The skill of a trusted agent that surely fits a prompt, and whether the prompt is a wish."""
         view = self._access.view_of(principal)
 
         def accept(entry: Entry) -> bool:

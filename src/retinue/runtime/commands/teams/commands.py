@@ -220,14 +220,19 @@ class TeamCommands(TeamViews):
     def down(self, name: str) -> TeamRow:
         """Stop the programs of a team; its files and data stay. Raises InvalidSettingError, BusyError."""
         former = self._store.read_rows().get(name)
+        if former is None:
+            raise self._refuse_unknown(name)
         with self._store.changing(name) as row:
             if row.active is not None:
                 self._store.write_row(row.down())
                 return row
-            if former is not None and former.active is not None:
+            if former.active is not None:
                 return former  # a killed command had started it for the first time, and it was put back
-            known = ", ".join(row.name for row in self._store.list_active()) or "none"
-            raise InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
+            raise self._refuse_unknown(name)
+
+    def _refuse_unknown(self, name: str) -> InvalidSettingError:
+        known = ", ".join(row.name for row in self._store.list_active()) or "none"
+        return InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
 
     async def remove_schedules(self, name: str) -> None:
         """Remove the schedules of a team that is down."""
