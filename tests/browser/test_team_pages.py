@@ -53,6 +53,9 @@ def write_large(write_team: WriteTeam, version: str, calls: str) -> Path:
         (folder / "locks" / name).mkdir(parents=True)
         lock = {"packages": {"": {}, f"node_modules/{package}": {"version": version, "license": "MIT"}}}
         (folder / "locks" / name / "package-lock.json").write_bytes(orjson.dumps(lock))
+        (folder / "locks" / name / "package.json").write_bytes(
+            orjson.dumps({"dependencies": {package: version}})
+        )
     return write_team(version, name=LONG, more=more, imports=imports, agent=LONG)
 
 
