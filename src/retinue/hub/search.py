@@ -200,7 +200,7 @@ class _Finder:
         why: str | None,
         view: AgentView | None,
     ) -> tuple[list[Offer], Json, bool]:
-        """The skills that match a query, further fields of the reply, and whether nobody serves the query."""
+        """The skills that match a query, further fields of the reply, and whether the query is a wish."""
         represents_agent = self._directory.represents_agent
         scopes, learn = principal.scopes, self._history.learn_for(principal, query)
         try:

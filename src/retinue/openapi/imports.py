@@ -52,7 +52,7 @@ class ApiSpec:
 
     ``server`` replaces the servers of the document; ``key_origins`` get its credentials in addition to
     the first server. With ``strict`` a response that differs from the document is an error, else a warning.
-    ``environment`` gives the values of its credentials; None stands for the environment of the process.
+    ``environment`` has the values of its credentials; the default is the environment of the process.
     ``fingerprint`` changes with the configuration.
     """
 

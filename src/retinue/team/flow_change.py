@@ -117,12 +117,12 @@ def _list_calls(definition: Definition | None) -> set[str]:
                 calls.add(f"calls {skill if agent in _ANY else f'{agent}/{skill}'}")
         if step.skill is None and step.agent not in _ANY:
             calls.add(f"asks {step.agent}")
-        roles, asked = [step.role], []
+        roles, agents = [step.role], []
         if step.parallel is not None:
             roles.append(step.parallel.role)
-            asked = [*_as_list(step.parallel.agents), *_as_list(step.parallel.reviewer)]
+            agents = [*_as_list(step.parallel.agents), *_as_list(step.parallel.reviewer)]
         calls |= {f"asks the role {role}" for role in roles if role not in _ANY}
-        calls |= {f"asks {name}" for name in asked if name not in _ANY}
+        calls |= {f"asks {name}" for name in agents if name not in _ANY}
         if step.workflow is not None:
             calls.add(f"runs the workflow {step.workflow}")
         if step.think is not None:

@@ -28,7 +28,7 @@ MAX_WAITING = 200_000
 """Findings that wait until others are told; further ones are left out, so that the others may probe again."""
 
 KEPT_TIMES = 2
-"""A word is dropped when it is this many times as old as the patience, and looked at by nobody since."""
+"""A word that nobody has read since is dropped when it is this many times as old as the patience."""
 
 _HEALTHS: tuple[Health, ...] = ("healthy", "degraded", "unreachable", "unknown")
 _FORM = ">QB"
